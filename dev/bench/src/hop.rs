@@ -235,7 +235,7 @@ pub fn read(path: &Path, cpu: usize, idle: &str) -> Result<()> {
         }
         match peer.wait(Duration::from_millis(100))? {
             Ready::End => return Ok(()),
-            Ready::Gone => anyhow::bail!("the owner was killed"),
+            Ready::Gone | Ready::Lost => anyhow::bail!("the owner was killed"),
             Ready::Packets | Ready::Timeout => {}
         }
     }

@@ -184,6 +184,23 @@ pub fn to_read_counters_of(names: &[&str]) -> Result<Vec<Capability>> {
     each_once(names, to_read_counters)
 }
 
+/// The capabilities needed to open these ports again, for receiving, without duplicates.
+///
+/// # Errors
+/// As [`PortName::parse`].
+pub fn to_receive(names: &[&str]) -> Result<Vec<Capability>> {
+    let mut all = Vec::new();
+    for name in names {
+        let row = PortName::parse(name)?.backend();
+        for right in row.map_or(&[][..], |row| row.to_receive) {
+            if !all.contains(right) {
+                all.push(*right);
+            }
+        }
+    }
+    Ok(all)
+}
+
 fn each_once(
     names: &[&str],
     needed: impl Fn(&str) -> Result<Option<Capability>>,

@@ -38,6 +38,8 @@ impl Device {
         let is_known = BACKENDS.iter().any(|row| Some(row.scheme) == scheme);
         let port = match is_known {
             true => name.to_owned(),
+            // As libpcap names its devices for group and queue 0.
+            false if matches!(name, "nflog" | "nfqueue") => format!("{name}:0"),
             false => format!("afpacket:{}", without_label(name)),
         };
         let target = port.strip_prefix("afpacket:");
@@ -176,6 +178,13 @@ mod tests {
             assert_eq!((device.tap.as_deref(), &*device.port), (Some(tap), port));
         }
         assert_eq!(Device::new("file:x:1").port, "file:x:1");
+        for (name, port) in [
+            ("nflog", "nflog:0"),
+            ("nflog:7", "nflog:7"),
+            ("nfqueue", "nfqueue:0"),
+        ] {
+            assert_eq!(Device::new(name).port, port);
+        }
         // Neither a scheme nor an interface.
         assert_eq!(Device::new(":1").port, "afpacket:");
     }

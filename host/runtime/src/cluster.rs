@@ -19,7 +19,10 @@ mod back;
 mod balance;
 mod cleanup;
 mod detunnel;
+mod holders;
+mod inputs;
 mod inside;
+mod leaving;
 mod merge;
 mod mover;
 mod readers;
@@ -39,7 +42,7 @@ use std::time::{Duration, Instant};
 use port::{PortAccount, PortDescription, PortEvent};
 use ring::shared::{Caller, Handed};
 use sys::poll::Wanted;
-use sys::{Error, Result};
+use sys::{Error, ErrorKind, Result};
 
 use crate::Stop;
 use crate::worker::{Ended, Pacing};
@@ -48,6 +51,7 @@ pub use application::{Application, ApplicationCounts, WhenFull, WhenGone};
 pub use back::SentQueue;
 pub use balance::Balance;
 pub use cleanup::{Cleanup, DEDUPLICATE_DEFAULT, Detunnel, parse_deduplicate};
+pub use inputs::InputPort;
 pub use merge::{WINDOW_MAX, parse as parse_merge};
 pub use returns::{OutputStatus, Return};
 pub use setup::{Opened, Setup, open};
@@ -127,6 +131,10 @@ pub struct Queue {
     pub application: String,
     /// Process id of its reader; `None` if it has none.
     pub reader: Option<u32>,
+    /// Whether that process has exited, and one that it has started reads.
+    pub has_reader_exited: bool,
+    /// Inode of the queue's memory, which its reader has mapped; 0 if that is unknown.
+    pub memory: u64,
     /// Number of readers so far.
     pub readers: u64,
     /// Packets and segments that wait in the ring.
@@ -162,6 +170,15 @@ pub enum Event {
     },
     /// A process was refused, and why.
     Refused(String),
+    /// The device of an input is gone, or back.
+    Input {
+        /// Its name.
+        port: String,
+        /// What happened.
+        text: String,
+        /// Whether packets are lost.
+        is_warning: bool,
+    },
     /// An event of a port that sends.
     Output {
         /// Its name.
@@ -177,7 +194,7 @@ pub enum Event {
 #[derive(Debug)]
 pub enum Notice<'a> {
     /// Once a second.
-    Progress(&'a Totals, &'a [Queue]),
+    Progress(&'a Totals, &'a [Queue], &'a [InputPort]),
     /// An event of a reader.
     Reader(Event),
     /// An event of the input.
@@ -195,6 +212,8 @@ pub struct Outcome {
     pub queues: Vec<Queue>,
     /// The ports that send.
     pub outputs: Vec<OutputStatus>,
+    /// The input ports, with whether their devices are gone.
+    pub inputs: Vec<InputPort>,
     /// The account of the input ports.
     pub account: PortAccount,
     /// Their description.
@@ -267,6 +286,11 @@ pub fn run(
             .outputs()
             .map(|_| returns::SharedOutput::default())
             .collect(),
+        inputs: opened
+            .sources
+            .iter()
+            .map(|_| inputs::SharedInput::default())
+            .collect(),
         ..Shared::default()
     });
     let (mut mover, mut desk, lanes) = opened.split(options, &shared, stop);
@@ -311,6 +335,7 @@ struct Desk {
     began: Instant,
     refused_at: Option<Instant>,
     stop: Stop,
+    reopener: inputs::Reopener,
     /// Requests to drain the cluster, which are answered at the end.
     drains: Vec<Caller>,
 }
@@ -340,6 +365,7 @@ impl Desk {
             }
         }
         self.shared.look.store(true, Ordering::Relaxed);
+        self.reopener.run(&mut *self.control, &self.shared);
         for event in std::mem::take(&mut *lock(&self.shared.events)) {
             notice(Notice::Reader(event));
         }
@@ -414,7 +440,7 @@ impl Desk {
             &self.shared.totals(),
             self.queues(),
             &self.shared.counts(),
-            &self.shared.outputs,
+            &self.shared,
             self.began.elapsed(),
         )
     }
@@ -423,7 +449,9 @@ impl Desk {
         while let Some(event) = self.control.event() {
             notice(Notice::Port(event));
         }
-        notice(Notice::Progress(&self.shared.totals(), &self.queues()));
+        let inputs = self.setup.input_ports(&self.shared);
+        let totals = self.shared.totals();
+        notice(Notice::Progress(&totals, &self.queues(), &inputs));
     }
 
     /// Handles what is in the rings of the ports, ends the queues in order, and reports.
@@ -443,6 +471,9 @@ impl Desk {
                 error.get_or_insert(first);
             }
         };
+        let is_gone = |error: &Error| error.kind() == ErrorKind::Gone;
+        let is_lost = result.as_ref().is_err_and(is_gone)
+            || self.shared.has_lost_output.load(Ordering::Relaxed);
         let ended = result.unwrap_or_else(|error| {
             keep(Err(error));
             Ended::Stopped
@@ -451,7 +482,7 @@ impl Desk {
         keep(mover.drain());
         let elapsed = began.elapsed();
         let end = Instant::now() + self.patience();
-        mover.leave(end, || self.serve_ending());
+        mover.leave(end, is_lost, || self.serve_ending());
         // Their input has ended: they send what they were given.
         for lane in lanes {
             let failed = lane
@@ -474,6 +505,7 @@ impl Desk {
             applications: status.applications,
             queues: status.queues,
             outputs: status.outputs,
+            inputs: status.input.each,
             account: self.control.account().unwrap_or_default(),
             description: self.control.describe(),
             ended,

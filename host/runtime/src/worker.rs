@@ -9,8 +9,8 @@
 use std::time::{Duration, Instant};
 
 use port::{Ready, RxBatch, RxQueue};
-use sys::Result;
 use sys::poll::{self, Wanted};
+use sys::{Error, Result};
 
 use crate::Stop;
 
@@ -32,6 +32,13 @@ pub trait Engine {
     /// timeouts.
     fn idle(&mut self) -> Result<Verdict> {
         Ok(Verdict::Continue)
+    }
+
+    /// Called when one of several queues fails. Returns the error, which ends the loop, or nothing:
+    /// it continues with the others.
+    fn failed(&mut self, queue: &RxQueue, error: Error) -> Result<()> {
+        let _ = queue;
+        Err(error)
     }
 }
 
@@ -183,15 +190,23 @@ fn run_several(
     prepare_thread(pacing);
     while !stop.is_set() {
         let mut is_idle = true;
-        for rx in &mut open {
-            let mut batch = rx.receive()?;
-            if !batch.is_empty() {
-                is_idle = false;
-                load.add(batch.len() as u64);
-                if engine.batch(&mut batch)? == Verdict::Finish {
-                    return Ok(Ended::Finished);
+        let mut at = 0;
+        while let Some(rx) = open.get_mut(at) {
+            let error = match rx.receive() {
+                Ok(mut batch) => {
+                    if !batch.is_empty() {
+                        is_idle = false;
+                        load.add(batch.len() as u64);
+                        if engine.batch(&mut batch)? == Verdict::Finish {
+                            return Ok(Ended::Finished);
+                        }
+                    }
+                    at += 1;
+                    continue;
                 }
-            }
+                Err(error) => error,
+            };
+            engine.failed(open.remove(at), error)?;
         }
         if !is_idle {
             continue;
@@ -201,9 +216,10 @@ fn run_several(
         }
         let mut at = 0;
         while let Some(rx) = open.get_mut(at) {
-            match rx.wait(Duration::ZERO)? {
-                Ready::End => drop(open.remove(at)),
-                _ => at += 1,
+            match rx.wait(Duration::ZERO) {
+                Ok(Ready::End) => drop(open.remove(at)),
+                Ok(_) => at += 1,
+                Err(error) => engine.failed(open.remove(at), error)?,
             }
         }
         if open.is_empty() {

@@ -7,6 +7,7 @@ pub(crate) mod file;
 mod handover;
 mod keep;
 pub(crate) mod memory;
+pub(crate) mod netfilter;
 pub(crate) mod ring;
 pub(crate) mod vfio;
 pub(crate) mod vm;

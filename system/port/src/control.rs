@@ -3,9 +3,11 @@
 use std::fmt;
 
 use bpf::cbpf::Program;
-use sys::Result;
+use sys::{Error, ErrorKind, Result};
 
 use crate::account::PortAccount;
+use crate::port::Port;
+use crate::rx::RxQueue;
 
 /// Capabilities of a port besides moving packets.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -171,6 +173,19 @@ pub trait PortControl: Send {
     fn set_filter(&mut self, filter: Option<&Program>) -> Result<bool> {
         let _ = filter;
         Ok(false)
+    }
+
+    /// Replaces one of several ports that were joined ([`join`](crate::join)), by its number, with
+    /// `port`: the same one, opened again after its device was gone. Its queues are returned, and
+    /// those of the old one, which have been dropped, stay in the account.
+    ///
+    /// # Errors
+    /// `Unsupported` for a port that is not joined from several, or if the new one differs in its
+    /// link type or has several interfaces.
+    fn rejoin(&mut self, number: u16, port: Port) -> Result<Vec<RxQueue>> {
+        let _ = (number, port);
+        let why = "it is not one of several ports";
+        Err(Error::new(ErrorKind::Unsupported, "open a port again", why))
     }
 
     /// Stops the intake: no new packets enter the rings, those in them can still be received.

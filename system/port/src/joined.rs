@@ -1,14 +1,16 @@
 //! Several live ports as one: their queues stay separate, are numbered consecutively over all
-//! ports, and each port is an interface.
+//! ports, and each port is an interface. A port whose device was gone can be opened again, with the
+//! same numbers.
 
 use std::collections::BTreeSet;
 
 use bpf::cbpf::Program;
 use sys::{Error, ErrorKind, Result};
 
-use crate::account::PortAccount;
+use crate::account::{PortAccount, QueueAccount};
 use crate::control::{Capabilities, Intake, PortControl, PortDescription, PortEvent};
 use crate::port::Port;
+use crate::rx::RxQueue;
 
 /// Joins receiving ports: their queues are numbered consecutively, and each port is an interface,
 /// as by [`open_all`](crate::open_all). Their sending queues are closed.
@@ -35,24 +37,19 @@ pub fn join(ports: Vec<Port>) -> Result<Port> {
             let why = "too many ports at once";
             Error::new(ErrorKind::InvalidInput, "open ports", why)
         })?;
-        let first_queue = rx.len() as u32;
-        for (index, mut queue) in port.rx.into_iter().enumerate() {
-            joined
-                .queues
-                .push(format!("{}/{}", text.target, queue.queue_index()));
-            queue.number(first_queue + index as u32, interface, &text.target);
-            rx.push(queue);
-        }
+        let mut member = Member {
+            control: port.control,
+            target: text.target,
+            numbers: Vec::new(),
+            past: Vec::new(),
+        };
+        rx.extend(member.number(port.rx, interface, &mut joined.queues));
         capabilities = Some(match capabilities {
             None => port.capabilities,
             Some(before) => both(before, port.capabilities),
         });
         names.push(port.name);
-        joined.members.push(Member {
-            control: port.control,
-            target: text.target,
-            first_queue,
-        });
+        joined.members.push(member);
     }
     Ok(Port {
         name: names.join(", "),
@@ -91,7 +88,53 @@ fn only_interface(text: PortDescription) -> (u16, String) {
 struct Member {
     control: Box<dyn PortControl>,
     target: String,
-    first_queue: u32,
+    /// The numbers of its queues among those of all.
+    numbers: Vec<u32>,
+    /// The accounts of queues that it had before it was opened again, by these numbers.
+    past: Vec<QueueAccount>,
+}
+
+impl Member {
+    /// Numbers queues of this port: as those that it had, and the others behind all.
+    fn number(
+        &mut self,
+        queues: Vec<RxQueue>,
+        interface: u16,
+        names: &mut Vec<String>,
+    ) -> Vec<RxQueue> {
+        let target = &self.target;
+        let numbers = &mut self.numbers;
+        let number = |(index, mut queue): (usize, RxQueue)| {
+            if index == numbers.len() {
+                numbers.push(names.len() as u32);
+                names.push(format!("{target}/{}", queue.queue_index()));
+            }
+            queue.number(numbers[index], interface, target);
+            queue
+        };
+        queues.into_iter().enumerate().map(number).collect()
+    }
+
+    /// The accounts of its queues, by their numbers, and of those that have none.
+    fn account(&mut self) -> Result<(PortAccount, Vec<QueueAccount>)> {
+        let mut account = self.control.account()?;
+        for (index, queue) in account.rx.iter_mut().enumerate() {
+            if let Some(number) = self.numbers.get(index) {
+                queue.queue_index = *number;
+            }
+        }
+        let without = account
+            .rx
+            .split_off(account.rx.len().min(self.numbers.len()));
+        for past in &self.past {
+            let is_its = |queue: &&mut QueueAccount| queue.queue_index == past.queue_index;
+            match account.rx.iter_mut().find(is_its) {
+                Some(queue) => queue.add(past),
+                None => account.rx.push(*past),
+            }
+        }
+        Ok((account, without))
+    }
 }
 
 #[derive(Default)]
@@ -108,15 +151,17 @@ impl PortControl for Joined {
             interface_seen: Some(0),
             ..PortAccount::default()
         };
+        let mut without_number = Vec::new();
         for member in &mut self.members {
-            let account = member.control.account()?;
-            for (index, mut queue) in account.rx.into_iter().enumerate() {
-                queue.queue_index = member.first_queue + index as u32;
-                sum.rx.push(queue);
-            }
+            let (account, without) = member.account()?;
+            sum.rx.extend(account.rx);
+            without_number.extend(without);
             let seen = account.interface_seen;
             sum.interface_seen = sum.interface_seen.zip(seen).map(|(a, b)| a + b);
         }
+        // As the names: those of a port that was opened again may be behind others.
+        sum.rx.sort_by_key(|queue| queue.queue_index);
+        sum.rx.extend(without_number);
         Ok(sum)
     }
 
@@ -190,6 +235,30 @@ impl PortControl for Joined {
         Ok(replaced)
     }
 
+    fn rejoin(&mut self, number: u16, port: Port) -> Result<Vec<RxQueue>> {
+        let text = port.control.describe();
+        let refuse = |why: String| {
+            let what = format!("open {:?} again", port.name);
+            Err(Error::new(ErrorKind::Unsupported, what, why))
+        };
+        let Some(member) = self.members.get_mut(usize::from(number)) else {
+            return refuse(format!("there is no port {number}"));
+        };
+        if text.interfaces.len() > 1 {
+            return refuse("it has several interfaces".into());
+        }
+        let before = member.control.describe();
+        if before.link_type != text.link_type {
+            let [before, now] = [before.link_type, text.link_type];
+            return refuse(format!("its link type was {before} and is {now} now"));
+        }
+        if let Ok((past, _)) = member.account() {
+            member.past = past.rx;
+        }
+        member.control = port.control;
+        Ok(member.number(port.rx, number, &mut self.queues))
+    }
+
     fn stop(&mut self) -> Result<()> {
         // Stop all of them, even if one fails.
         let results: Vec<Result<()>> = self
@@ -198,5 +267,55 @@ impl PortControl for Joined {
             .map(|member| member.control.stop())
             .collect();
         results.into_iter().collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::options::PortOptions;
+    use crate::tx::TxQueue;
+
+    fn open(name: &str) -> (Port, TxQueue) {
+        let mut port = crate::open(&format!("memory:{name}"), &PortOptions::default()).unwrap();
+        let tx = port.tx.remove(0);
+        (port, tx)
+    }
+
+    /// Sends packets, and receives them.
+    fn pass(tx: &mut TxQueue, rx: &mut RxQueue, count: usize) {
+        let mut batch = tx.reserve(count).unwrap();
+        for _ in 0..count {
+            assert!(batch.write(&[7; 60]));
+        }
+        batch.submit().unwrap();
+        tx.flush().unwrap();
+        let batch = rx.receive().unwrap();
+        assert_eq!(batch.len(), count);
+        assert!(batch.iter().all(|packet| packet.interface_index() == 1));
+    }
+
+    #[test]
+    fn a_port_that_was_opened_again_continues_the_old_one() {
+        let ((a, _), (b, mut tx)) = (open("a"), open("b"));
+        let mut all = join(vec![a, b]).unwrap();
+        let mut old = all.rx.remove(1);
+        pass(&mut tx, &mut old, 3);
+        drop((tx, old));
+        for round in 1..3_u64 {
+            let (again, mut tx) = open("b");
+            let mut queues = all.control.rejoin(1, again).unwrap();
+            assert_eq!((queues.len(), queues[0].queue_index()), (1, 1));
+            pass(&mut tx, &mut queues[0], 2);
+            let account = all.control.account().unwrap();
+            assert_eq!(account.rx_names, ["a/0", "b/0"]);
+            let queue = account.rx[1];
+            assert_eq!((queue.queue_index, queue.delivered), (1, 3 + 2 * round));
+            assert_eq!((queue.seen, queue.imbalance()), (3 + 2 * round, 0));
+            assert_eq!(account.rx[0].delivered, 0);
+        }
+        assert!(all.control.rejoin(2, open("c").0).is_err(), "no such port");
+        let mut single = open("d").0;
+        assert!(single.control.rejoin(0, open("d").0).is_err());
     }
 }

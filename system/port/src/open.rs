@@ -17,6 +17,8 @@ pub const BACKENDS: &[Backend] = &[
     backend::vfio::BACKEND,
     backend::ring::BACKEND,
     backend::vm::BACKEND,
+    backend::netfilter::LOG,
+    backend::netfilter::QUEUE,
     backend::file::BACKEND,
 ];
 

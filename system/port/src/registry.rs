@@ -72,6 +72,8 @@ pub struct Backend {
     pub filter_takes: bool,
     /// The right that an open port needs to read its counters, if any.
     pub to_count: fn() -> Option<Capability>,
+    /// The rights that opening a port for receiving needs.
+    pub to_receive: &'static [Capability],
     /// The right that an open port needs to send, if any.
     pub to_send: Option<Capability>,
     /// Whether an open port calls bpf(2): to read its counters, to send, to attach again.
@@ -111,6 +113,7 @@ impl Backend {
             plain: Plain::Never,
             filter_takes: false,
             to_count: || None,
+            to_receive: &[],
             to_send: None,
             calls_bpf: false,
             faster: "",

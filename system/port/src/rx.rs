@@ -6,6 +6,7 @@ mod copied;
 mod detached;
 mod forward;
 mod hold;
+mod several;
 mod switch;
 mod wake;
 
@@ -18,8 +19,8 @@ use bpf::cbpf::Program;
 use bpf::vm_cbpf::PacketInfo;
 use ring::slot::{Checksum, Slot, Vlan, segment_count};
 use ring::{Frame, Pool};
+use sys::Result;
 use sys::eventfd::EventFd;
-use sys::{Error, Result};
 
 use crate::account::RxCounters;
 use crate::matcher::Matcher;
@@ -162,23 +163,6 @@ impl RxQueue {
             waker: None,
             counters,
         }
-    }
-
-    /// Gives the queue a number among those of several ports, and its packets the number of their
-    /// port, which has one interface with this name.
-    pub(crate) fn number(&mut self, queue_index: u32, interface_index: u16, interface: &str) {
-        (self.queue_index, self.interface_index) = (queue_index, interface_index);
-        interface.clone_into(&mut self.interface);
-    }
-
-    /// Adds the interface to an error, if there are several.
-    #[cold]
-    fn named(&self, error: Error) -> Error {
-        if self.interface.is_empty() {
-            return error;
-        }
-        let why = format!("{}: {}", self.interface, error.why());
-        error.with_why(why)
     }
 
     /// Number of the queue on its interface, or among those of several ports opened as one.

@@ -17,8 +17,9 @@
 //!
 //! The socket between the two processes also wakes the peer, and shows each process when the other
 //! has exited. An eventfd is not suitable: both processes share its mode and count, so a hostile
-//! peer could make the owner's write block. An owner that ends in order sets `closed` first; the
-//! peer of one that was killed finds the socket closed and `closed` not set.
+//! peer could make the owner's write block. An owner that ends sets `closed` first, to whether it
+//! ends in order or has lost what its packets come from; the peer of one that was killed finds the
+//! socket closed and `closed` not set.
 
 mod fill;
 mod greeting;
@@ -65,6 +66,10 @@ const LINE: usize = 128;
 
 /// Offset of the descriptors: after the header, four indices, and the sleeping flag.
 const DESCRIPTORS: usize = 8 * LINE;
+
+/// Values of [`QueueMemory::closed`]. A peer of an older version takes both for an end in order.
+const IN_ORDER: u32 = 1;
+const LOST: u32 = 2;
 
 /// Length of a queue's memory file in bytes.
 fn file_len(entry_count: u32) -> usize {
@@ -130,7 +135,7 @@ impl QueueMemory {
         unsafe { &*self.at(5 * LINE) }
     }
 
-    /// Set by an owner that ends in order.
+    /// Set by an owner that ends: [`IN_ORDER`] or [`LOST`].
     fn closed(&self) -> &AtomicU32 {
         // SAFETY: as above.
         unsafe { &*self.at(7 * LINE) }

@@ -27,6 +27,7 @@ pub mod local_time;
 pub mod memfd;
 pub mod mmap;
 pub mod neighbour;
+pub mod netfilter;
 pub mod netlink;
 pub mod netns;
 pub mod nftables;

@@ -197,6 +197,8 @@ pub struct Measured {
     pub len: usize,
     /// Bytes of each of its pages.
     pub page_len: usize,
+    /// Its number, as in the maps of processes that have mapped it.
+    pub inode: u64,
 }
 
 /// Measures a memory file that another process made.
@@ -226,6 +228,7 @@ pub fn measure(fd: BorrowedFd<'_>) -> Result<Measured> {
     Ok(Measured {
         len: to_len(stat.st_size),
         page_len: to_len(system.f_bsize),
+        inode: stat.st_ino,
     })
 }
 

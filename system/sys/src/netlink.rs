@@ -518,6 +518,12 @@ fn messages(mut bytes: &[u8]) -> impl Iterator<Item = (Head, &[u8])> {
     })
 }
 
+/// The messages in one piece that was read from a socket: their types, and what is behind their
+/// headers.
+pub fn split(bytes: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
+    messages(bytes).map(|(head, body)| (head.kind, body))
+}
+
 /// Checks the errno at the start of an error or done message; 0 is success.
 fn check_error(what: &str, flags: u16, body: &[u8]) -> Result<()> {
     let code = body.first_chunk().map_or(0, |c| i32::from_ne_bytes(*c));

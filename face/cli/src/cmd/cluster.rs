@@ -1,17 +1,20 @@
 //! `barewire cluster`: receives packets once and hands them to several programs without a copy.
 
 mod cleanup;
+mod metrics;
 mod picture;
 mod show;
 mod table;
 
 use std::io::Write as _;
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use export::prometheus::Endpoint;
 use port::{Direction, PortName, PortOptions};
 use runtime::cluster::{
-    self, Application, Balance, Notice, Options, Return, Setup, Status, Topology, WhenFull,
+    self, Application, Balance, Notice, Options, Return, Setup, Status, Topology, Totals, WhenFull,
     WhenGone,
 };
 use runtime::notify::Manager;
@@ -24,7 +27,7 @@ use crate::args::{Attach, Bind, FilterCompiler, Idle, PortArgs, Timestamp, parse
 use crate::confine::{ConfineArgs, Files, Needs};
 use crate::inputs::{self, Inputs};
 use crate::interface;
-use crate::out::warning;
+use crate::out::{say, warning};
 use crate::report::counted;
 
 /// Arguments.
@@ -111,6 +114,10 @@ struct RunArgs {
     /// Print rates every second, and the account at the end, as one JSON object per line
     #[arg(long)]
     json: bool,
+    /// Serve the counters as Prometheus metrics at http://ADDRESS/metrics, for example
+    /// 127.0.0.1:14742
+    #[arg(long, value_name = "ADDRESS")]
+    metrics: Option<SocketAddr>,
     #[command(flatten)]
     cleanup: cleanup::CleanupArgs,
     #[command(flatten)]
@@ -394,22 +401,17 @@ fn run_cluster(args: &RunArgs) -> Result<()> {
     let sending = setup.sending();
     interface::warn(inputs.names().chain(sending.iter().map(String::as_str)));
     let opened = cluster::open(&setup)?;
-    let mut files = Files::default();
-    // The socket, at the end.
-    files.delete(opened.path());
+    let mut endpoint = args.metrics.map(Endpoint::bind).transpose()?;
     let sending: Vec<&str> = sending.iter().map(String::as_str).collect();
-    let calls_bpf = inputs.calls_bpf()? || crate::args::calls_bpf(&sending)?;
-    let names = inputs.names().chain(sending.iter().copied());
-    let needs = Needs::files(files, calls_bpf).of_ports(names)?;
-    let mut keep = inputs.to_read_counters()?;
-    for name in &sending {
-        keep.extend(PortName::parse(name)?.backend().and_then(|row| row.to_send));
-    }
-    keep.extend(crate::args::to_read_counters_of(&sending)?);
-    args.port
-        .confine
-        .drop_privileges(user.as_ref(), &keep, &needs)?;
+    confine(args, &inputs, &sending, opened.path(), user.as_ref())?;
     let mut show = show::Show::start(args.json, &opened)?;
+    if let Some(endpoint) = &mut endpoint {
+        let status = opened.status();
+        let page = metrics::page(&setup.name, &Totals::default(), &status.queues, &[]);
+        endpoint.show(page);
+        endpoint.start()?;
+        say!("metrics at http://{}/metrics", endpoint.address());
+    }
     manager.ready();
     let options = Options {
         count: args.count,
@@ -418,11 +420,14 @@ fn run_cluster(args: &RunArgs) -> Result<()> {
         cpu: args.port.cpu,
     };
     let outcome = cluster::run(opened, &options, &stop, |notice| match notice {
-        Notice::Progress(totals, queues) => {
+        Notice::Progress(totals, queues, inputs) => {
             if request.take() {
                 show.so_far(totals, queues);
             }
-            show.progress(totals, queues);
+            show.progress(totals, queues, inputs);
+            if let Some(endpoint) = &endpoint {
+                endpoint.show(metrics::page(&setup.name, totals, queues, inputs));
+            }
         }
         Notice::Reader(event) => show.reader(&event),
         Notice::Port(event) => show.event(&event),
@@ -430,6 +435,32 @@ fn run_cluster(args: &RunArgs) -> Result<()> {
     manager.stopping();
     let reported = show.end(&outcome);
     outcome.error.map_or(Ok(()), Err).and(reported)
+}
+
+/// Drops the privileges that the running cluster does not need.
+fn confine(
+    args: &RunArgs,
+    inputs: &Inputs,
+    sending: &[&str],
+    socket: &Path,
+    user: Option<&User>,
+) -> Result<()> {
+    let mut files = Files::default();
+    // The socket, at the end.
+    files.delete(socket);
+    let calls_bpf = inputs.calls_bpf()? || crate::args::calls_bpf(sending)?;
+    let names = inputs.names().chain(sending.iter().copied());
+    let needs = Needs::files(files, calls_bpf).of_ports(names)?;
+    let mut keep = inputs.to_read_counters()?;
+    if let several @ [_, _, ..] = inputs.names().collect::<Vec<_>>().as_slice() {
+        // One whose device is gone is opened again when that is back.
+        keep.extend(crate::args::to_receive(several)?);
+    }
+    for name in sending {
+        keep.extend(PortName::parse(name)?.backend().and_then(|row| row.to_send));
+    }
+    keep.extend(crate::args::to_read_counters_of(sending)?);
+    args.port.confine.drop_privileges(user, &keep, &needs)
 }
 
 fn show_clusters(args: &ShowArgs) -> Result<()> {

@@ -94,7 +94,7 @@ impl Sending {
             ends.since = 0;
             ends.trim();
             let state = ends.peer.wait(Duration::ZERO);
-            if matches!(state, Ok(Ready::Gone | Ready::End) | Err(_)) {
+            if matches!(state, Ok(Ready::Gone | Ready::End | Ready::Lost) | Err(_)) {
                 return Err(UNKNOWN_ADAPTER);
             }
         }
@@ -120,7 +120,7 @@ impl Sending {
         let mut ends = lock(&self.0);
         let state = ends.peer.wait(Duration::ZERO);
         match state {
-            Ok(Ready::Gone | Ready::End) | Err(_) => ends.trim(),
+            Ok(Ready::Gone | Ready::End | Ready::Lost) | Err(_) => ends.trim(),
             _ => 0,
         }
     }

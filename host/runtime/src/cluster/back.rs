@@ -302,9 +302,9 @@ impl Out {
     fn pass_to_next(&mut self, pool: &Pool, application: usize, held: &mut Held) -> Passed {
         let count = held.frames.len() as u32;
         let next = &self.back.routes[application].next;
-        let (first, readers) = (&held.frames[0], &self.readers);
+        let readers = &self.readers;
         let mut selected = match held.waits {
-            None => self.selector.select_of(next, pool, first, readers),
+            None => self.selector.select_of(next, pool, &held.frames, readers),
             Some((selected, _)) => selected,
         };
         if selected == 0 {

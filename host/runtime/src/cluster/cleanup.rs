@@ -122,11 +122,13 @@ impl Cleaner {
         is_needed.then_some(cleaner)
     }
 
-    /// Whether and why the packet is left out. `now_ns` is its time if it has none of its own.
+    /// Whether and why the packet is left out, of which `rest` has the bytes behind the first
+    /// frame. `now_ns` is its time if it has none of its own.
     #[inline]
-    pub fn leaves_out(
+    pub fn leaves_out<'a>(
         &mut self,
-        seen: &Seen<'_>,
+        seen: &Seen<'a>,
+        rest: impl Iterator<Item = &'a [u8]> + Clone,
         hasher: &mut Hasher,
         now_ns: u64,
     ) -> Option<Left> {
@@ -135,14 +137,13 @@ impl Cleaner {
         } else {
             now_ns
         };
-        if let Some(duplicates) = &mut self.duplicates
-            && !seen.has(Slot::CONTINUES)
-        {
-            let level = match self.is_detunnelled {
+        if let Some(duplicates) = &mut self.duplicates {
+            let is_inner = self.is_detunnelled && hasher.carried(seen).ip_version != 0;
+            let level = match is_inner {
                 true => hasher.carried(seen),
                 false => hasher.outer(seen),
             };
-            if duplicates.is_copy(seen.bytes, level, time_ns) {
+            if duplicates.is_copy(seen.bytes, rest, level, time_ns) {
                 return Some(Left::Duplicate);
             }
         }

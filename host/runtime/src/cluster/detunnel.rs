@@ -39,7 +39,7 @@ impl Out {
 
     /// Hands over one packet. Frames that remain were not handed over.
     fn hand_one(&mut self, pool: &Pool, chain: &mut Vec<Frame>) {
-        let mut selected = self.selector.select(pool, &chain[0], &self.readers);
+        let mut selected = self.selector.select(pool, chain, &self.readers);
         let detunnelled = self.selector.detunnelled();
         // All at once: while a queue without room is waited for, the selector may see packets that
         // readers have sent.

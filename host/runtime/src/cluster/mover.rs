@@ -10,21 +10,19 @@ use port::{Intake, RxBatch, RxQueue};
 use ring::shared::{Offer, OwnerEnd};
 use ring::slot::Slot;
 use ring::{Frame, FrameCache, Pool};
-use sys::Result;
+use sys::{Error, Result};
 
 use super::application::{Application, WhenFull};
-use super::back::{Back, depths};
+use super::back::Back;
+use super::inputs::Inputs;
 use super::merge::{Merge, now_ns};
 use super::select::{Selector, Usual};
-use super::{LEAVE_MAX, Shared, Totals};
+use super::{Shared, Totals};
 use crate::Stop;
-use crate::worker::{self, Ended, Engine, Pacing, Verdict};
+use crate::worker::{self, Engine, Verdict};
 
 /// Sleep of the thread while a queue has no room.
-const NAP: Duration = Duration::from_micros(200);
-
-/// The same while nothing but the last packets is waited for.
-const LONG_NAP: Duration = Duration::from_millis(5);
+pub(super) const NAP: Duration = Duration::from_micros(200);
 
 /// Packets adopted at once: few enough that headers, records and slots stay in the L1 cache until
 /// they are handed over.
@@ -44,6 +42,7 @@ pub(super) struct Plan {
     pub back: Back,
     /// The queues that ports of this process read.
     pub read_inside: Vec<usize>,
+    pub inputs: Inputs,
 }
 
 /// The queues of one application, and what happens to packets for which they have no room.
@@ -60,8 +59,8 @@ pub(super) struct Group {
 
 /// The receiving queues, and everything behind them.
 pub(super) struct Mover {
-    rx: Vec<RxQueue>,
-    out: Out,
+    pub(super) rx: Vec<RxQueue>,
+    pub(super) out: Out,
 }
 
 pub(super) struct Out {
@@ -92,6 +91,7 @@ pub(super) struct Out {
     /// Queues that had no room within the bound: packets for them are dropped until they have.
     pub(super) stuck: u64,
     is_draining: bool,
+    pub(super) inputs: Inputs,
 }
 
 impl Mover {
@@ -121,7 +121,6 @@ impl Mover {
         // One queue is in order.
         let merge = plan.merge.filter(|_| rx.len() > 1);
         let has_way_back = plan.back.is_used();
-        let has_takers = has_way_back || rx.iter().any(|rx| rx.has_frames_of(cache.pool()));
         let mut readers = vec![0; ends.len()];
         for queue in plan.read_inside {
             readers[queue] = std::process::id();
@@ -129,12 +128,12 @@ impl Mover {
             its.reader.store(readers[queue].into(), Ordering::Relaxed);
             its.readers.store(1, Ordering::Relaxed);
         }
-        Self {
+        let mut mover = Self {
             rx,
             out: Out {
                 readers,
                 has_way_back,
-                has_takers,
+                has_takers: false,
                 back: plan.back,
                 ends,
                 applications: plan.applications,
@@ -153,25 +152,11 @@ impl Mover {
                 merge: merge.map(Merge::new),
                 stuck: 0,
                 is_draining: false,
+                inputs: plan.inputs,
             },
-        }
-    }
-
-    /// Moves packets until the stop flag, the end of all inputs, or the last packet requested.
-    pub fn run(&mut self, pacing: Pacing) -> Result<Ended> {
-        let stop = self.out.stop.clone();
-        let ended = match self.out.has_way_back {
-            // What readers send wakes nobody.
-            true => worker::run_napping(&mut self.rx, &mut self.out, &stop, pacing)?,
-            false => worker::run_all(&mut self.rx, &mut self.out, &stop, pacing)?,
         };
-        if ended != Ended::Stopped {
-            self.out.release(true);
-            // Readers see the last ones only then.
-            self.out.flush();
-            self.out.wait_for_readers();
-        }
-        Ok(ended)
+        mover.out.find_takers(&mover.rx);
+        mover
     }
 
     /// Handles what is still in the rings of the ports, after their intake was stopped.
@@ -187,41 +172,6 @@ impl Mover {
         self.out.release(true);
         result
     }
-
-    /// Ends all queues in order, and waits until their readers have returned all frames, at most
-    /// until `end`. Calls `serve` meanwhile.
-    pub fn leave(&mut self, end: Instant, mut serve: impl FnMut()) {
-        let out = &mut self.out;
-        let depths = depths(&out.applications);
-        // The last packets of a pipeline's readers still reach those behind them.
-        for depth in 0..=depths.iter().copied().max().unwrap_or(0) {
-            for (group, _) in out
-                .groups
-                .iter()
-                .zip(&depths)
-                .filter(|(_, it)| **it == depth)
-            {
-                let queues = group.queues;
-                let ends = out.ends.iter_mut().enumerate();
-                let its = ends.filter(|(queue, _)| queues >> queue & 1 != 0);
-                its.for_each(|(_, end)| end.close());
-            }
-            loop {
-                out.collect();
-                out.flush();
-                out.look();
-                if !out.is_leaving(&depths, depth) || Instant::now() >= end {
-                    break;
-                }
-                out.publish();
-                serve();
-                std::thread::sleep(NAP);
-            }
-        }
-        out.drop_held();
-        out.back.close();
-        out.publish();
-    }
 }
 
 impl Engine for Out {
@@ -235,12 +185,7 @@ impl Engine for Out {
         self.collect();
         self.publish();
         self.serve();
-        let is_last = self.left == Some(0) && !self.is_draining;
-        Ok(if is_last {
-            Verdict::Finish
-        } else {
-            Verdict::Continue
-        })
+        Ok(self.verdict())
     }
 
     fn idle(&mut self) -> Result<Verdict> {
@@ -250,11 +195,33 @@ impl Engine for Out {
         self.collect();
         self.publish();
         self.serve();
-        Ok(Verdict::Continue)
+        Ok(match self.inputs.has_changed {
+            true => Verdict::Finish,
+            false => Verdict::Continue,
+        })
+    }
+
+    fn failed(&mut self, queue: &RxQueue, error: Error) -> Result<()> {
+        self.lose(queue, error)
     }
 }
 
 impl Out {
+    /// The last packet ends the loop, and so does a change of the inputs.
+    fn verdict(&self) -> Verdict {
+        let is_over = self.left == Some(0) || self.inputs.has_changed;
+        match is_over && !self.is_draining {
+            true => Verdict::Finish,
+            false => Verdict::Continue,
+        }
+    }
+
+    /// Finds out whether a port takes frames from this pool.
+    pub(super) fn find_takers(&mut self, rx: &[RxQueue]) {
+        let pool = self.cache.pool();
+        self.has_takers = self.has_way_back || rx.iter().any(|rx| rx.has_frames_of(pool));
+    }
+
     /// Hands over the packets of a batch, until it is empty.
     fn all(&mut self, batch: &mut RxBatch<'_>) {
         while !batch.is_empty() {
@@ -283,50 +250,6 @@ impl Out {
                 }
                 batch.skip(rest);
             }
-        }
-    }
-
-    /// Whether readers of applications up to this depth still have packets, or may send some.
-    fn is_leaving(&mut self, depths: &[usize], depth: usize) -> bool {
-        if self.is_bouncing() {
-            return true;
-        }
-        let groups = self.groups.iter().zip(depths);
-        let queues: u64 = groups
-            .filter(|(_, it)| **it <= depth)
-            .map(|(it, _)| it.queues)
-            .sum();
-        let is_reading = |(queue, end): (usize, &OwnerEnd)| {
-            let is_its = queues >> queue & 1 != 0 && end.has_peer();
-            is_its && (end.holder().count() != 0 || self.back.may_send(queue))
-        };
-        self.ends.iter().enumerate().any(is_reading)
-    }
-
-    /// Waits until the readers of applications that block without a bound have received everything
-    /// that is in their queues; some may not have connected yet.
-    fn wait_for_readers(&mut self) {
-        let blocks = |group: &&Group| group.when_full == WhenFull::Block(None);
-        let queues: u64 = self.groups.iter().filter(blocks).map(|it| it.queues).sum();
-        let is_waiting = |(queue, end): (usize, &OwnerEnd)| {
-            queues >> queue & 1 != 0 && end.counts().waiting() != 0
-        };
-        let mut bouncing_until = None;
-        while !self.stop.is_set() {
-            if !self.ends.iter().enumerate().any(is_waiting) {
-                if queues == 0 || !self.is_bouncing() {
-                    break;
-                }
-                // A reader that never stops sending must not keep the cluster from its end.
-                let until = *bouncing_until.get_or_insert_with(|| Instant::now() + LEAVE_MAX);
-                if Instant::now() >= until {
-                    break;
-                }
-            }
-            std::thread::sleep(LONG_NAP);
-            self.collect();
-            self.publish();
-            self.serve();
         }
     }
 
@@ -387,7 +310,7 @@ impl Out {
 
     /// Hands over the packets that have waited for earlier ones of other inputs; with `is_end`, all
     /// of them.
-    fn release(&mut self, is_end: bool) {
+    pub(super) fn release(&mut self, is_end: bool) {
         let Some(merge) = &mut self.merge else {
             return;
         };
@@ -437,7 +360,8 @@ impl Out {
             }
             None => {
                 let readers = &self.readers;
-                let select = |frame: &Frame| selector.select(pool, frame, readers);
+                let select =
+                    |frame: &Frame| selector.select(pool, std::slice::from_ref(frame), readers);
                 OwnerEnd::hand_run(ends, cache, run, select)
             }
         }
@@ -454,20 +378,13 @@ impl Out {
                 break;
             }
         }
-        let selected = self.select(pool, &chain[0], chain.len() as u32);
+        let selected = self.selector.select(pool, &chain, &self.readers);
+        let selected = self.with_room(selected, chain.len() as u32);
         OwnerEnd::hand_frames(&mut self.ends, selected, &mut chain);
         for frame in chain.drain(..) {
             let _ = self.cache.give(frame);
         }
         self.chain = chain;
-    }
-
-    /// The queues of the packet that begins in this frame, and has `count` frames: one of each
-    /// application at most, as bits.
-    #[inline]
-    fn select(&mut self, pool: &Pool, frame: &Frame, count: u32) -> u64 {
-        let selected = self.selector.select(pool, frame, &self.readers);
-        self.with_room(selected, count)
     }
 
     /// The queues to which a packet of `count` frames goes, of those selected.
@@ -586,7 +503,7 @@ impl Out {
 
     /// Handles requests of the other thread.
     #[inline]
-    fn serve(&mut self) {
+    pub(super) fn serve(&mut self) {
         let shared = &self.shared;
         if shared.look.load(Ordering::Relaxed) {
             shared.look.store(false, Ordering::Relaxed);
@@ -594,6 +511,9 @@ impl Out {
         }
         if self.shared.has_callers.load(Ordering::Acquire) {
             self.admit_all();
+        }
+        if self.shared.has_arrived.load(Ordering::Acquire) {
+            self.take_arrived();
         }
     }
 }

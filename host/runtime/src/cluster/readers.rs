@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 use ring::shared::{Caller, Interface, Refusal, Request, Terms};
 
 use super::mover::Out;
-use super::{Event, lock};
+use super::{Event, holders, lock};
 
 impl Out {
     /// Recovers the queues of readers that have exited.
@@ -60,7 +60,8 @@ impl Out {
                 return caller.refuse(Refusal::Busy, &format!("{port} is its reader"));
             }
             let readers: Vec<String> = range
-                .map(|queue| format!("queue {queue} by process {}", self.readers[queue]))
+                .map(|queue| (queue, holders::named(self.readers[queue])))
+                .map(|(queue, reader)| format!("queue {queue} by {reader}"))
                 .collect();
             let why = format!("it has a reader already: {}", readers.join(", "));
             return caller.refuse(Refusal::Busy, &why);
@@ -75,6 +76,8 @@ impl Out {
         self.readers[queue] = process;
         let shared = &self.shared.queues[queue];
         shared.reader.store(process.into(), Ordering::Relaxed);
+        let memory = self.ends[queue].memory_inode();
+        shared.memory.store(memory, Ordering::Relaxed);
         shared.readers.fetch_add(1, Ordering::Relaxed);
         let queue = queue as u32;
         lock(&self.shared.events).push(Event::Attached { queue, process });

@@ -433,7 +433,9 @@ pub(super) fn start<'scope>(
         }
         let failed = outcome.accounts[1].tx_total().failed;
         counts.failed.store(failed, Ordering::Relaxed);
-        if outcome.error.is_some() {
+        if let Some(error) = &outcome.error {
+            let is_gone = error.kind() == ErrorKind::Gone;
+            shared.has_lost_output.fetch_or(is_gone, Ordering::Relaxed);
             stop.set();
         }
         outcome.error

@@ -172,23 +172,27 @@ impl Target {
         })
     }
 
-    /// The queue of a packet, counted from the first of the application.
+    /// The queue of a packet, which has these frames, counted from the first of the application.
     #[inline]
     fn queue(
         &mut self,
         pool: &Pool,
-        frame: &Frame,
+        frames: &[Frame],
         hasher: &mut Hasher,
         readers: &[u32],
         now_ns: u64,
     ) -> std::result::Result<u32, Left> {
+        let [frame, rest @ ..] = frames else {
+            return Err(Left::Filtered);
+        };
         if let Some(filter) = &self.filter
             && !selects(filter, &Seen::of(pool, frame))
         {
             return Err(Left::Filtered);
         }
         if let Some(cleaner) = &mut self.cleaner
-            && let Some(left) = cleaner.leaves_out(&Seen::of(pool, frame), hasher, now_ns)
+            && let rest = rest.iter().map(|frame| pool.bytes(frame))
+            && let Some(left) = cleaner.leaves_out(&Seen::of(pool, frame), rest, hasher, now_ns)
         {
             return Err(left);
         }
@@ -338,17 +342,18 @@ impl Selector {
         }
     }
 
-    /// The queues of the packet that begins in this frame, as bits. `readers` has the process that
-    /// reads each queue, or 0. Of a packet in several frames, only the first one is looked at.
+    /// The queues of the packet in these frames, as bits. `readers` has the process that reads each
+    /// queue, or 0. Of several frames, all are compared with those of other packets; else only the
+    /// first one is looked at.
     #[inline]
-    pub fn select(&mut self, pool: &Pool, frame: &Frame, readers: &[u32]) -> u64 {
+    pub fn select(&mut self, pool: &Pool, frames: &[Frame], readers: &[u32]) -> u64 {
         self.hasher.next();
         let mut selected = 0;
         for target in &mut self.targets {
             if target.has_source {
                 continue;
             }
-            match target.queue(pool, frame, &mut self.hasher, readers, self.now_ns) {
+            match target.queue(pool, frames, &mut self.hasher, readers, self.now_ns) {
                 Ok(queue) => selected |= 1 << (target.first + queue),
                 Err(left) => target.left[left as usize] += 1,
             }
@@ -362,7 +367,7 @@ impl Selector {
         &mut self,
         applications: &[usize],
         pool: &Pool,
-        frame: &Frame,
+        frames: &[Frame],
         readers: &[u32],
     ) -> u64 {
         self.hasher.next();
@@ -371,7 +376,7 @@ impl Selector {
             let Some(target) = self.targets.get_mut(number) else {
                 continue;
             };
-            match target.queue(pool, frame, &mut self.hasher, readers, self.now_ns) {
+            match target.queue(pool, frames, &mut self.hasher, readers, self.now_ns) {
                 Ok(queue) => selected |= 1 << (target.first + queue),
                 Err(left) => target.left[left as usize] += 1,
             }
@@ -417,7 +422,7 @@ mod tests {
             let mut frame = cache.take().unwrap();
             pool.set_range(&mut frame, 0, bytes.len() as u32);
             pool.bytes_mut(&mut frame).copy_from_slice(&bytes);
-            let selected = selector.select(&pool, &frame, readers);
+            let selected = selector.select(&pool, std::slice::from_ref(&frame), readers);
             cache.give(frame).unwrap();
             assert_eq!(selected.count_ones(), 1);
             selected.trailing_zeros()

@@ -14,10 +14,11 @@ use wire::LinkType;
 
 use super::application::{self, Application, ApplicationCounts, WhenFull};
 use super::balance::Balance;
+use super::inputs::{InputPort, Inputs, Reopener, Source};
 use super::inside::{Inside, Sending};
 use super::merge;
 use super::mover::Mover;
-use super::returns::{self, Lane, OutputStatus, Return, SharedOutput};
+use super::returns::{self, Lane, OutputStatus, Return};
 use super::select::Selector;
 use super::status::{InputStatus, Status};
 use super::{Desk, Options, Queue, Shared, Totals};
@@ -72,6 +73,8 @@ pub struct Setup {
 pub(super) struct Named {
     name: String,
     label: String,
+    /// The names of the inputs, if they are ports of their own.
+    inputs: Vec<String>,
     filter: String,
     applications: Vec<Application>,
     when_full: Vec<WhenFull>,
@@ -92,6 +95,8 @@ pub struct Opened {
     pub(super) named: Named,
     selector: Selector,
     sending: Sending,
+    /// The inputs, if they are ports of their own.
+    pub(super) sources: Vec<Source>,
 }
 
 /// A window for output; 0 if there is none.
@@ -223,6 +228,22 @@ impl Setup {
             },
             ..options.clone()
         }
+    }
+
+    /// What the inputs were opened with; empty if they are capture files, merged into one port.
+    fn sources(&self, intake: Intake, options: &PortOptions) -> Vec<Source> {
+        if intake == Intake::File {
+            return Vec::new();
+        }
+        let source = |name: &String| {
+            let options = self.input(name, options);
+            Source {
+                name: name.clone(),
+                is_needed: options.direction.has_tx(),
+                options,
+            }
+        };
+        self.inputs.iter().map(source).collect()
     }
 
     /// Opens the inputs; those that send as well are returned without and with their sending
@@ -367,11 +388,13 @@ pub fn open(setup: &Setup) -> Result<Opened> {
         }
     }
     let others = setup.allow.iter().map(|user| user.uid);
+    let sources = setup.sources(description.intake, &options);
     Ok(Opened {
         selector: Selector::new(&setup.applications, link_type)?,
         named: Named {
             name: setup.name.clone(),
             label: setup.inputs.join(", "),
+            inputs: sources.iter().map(|it| it.name.clone()).collect(),
             filter: setup.filter.text.trim().to_owned(),
             applications: setup.applications.clone(),
             when_full: setup.applications.iter().map(when_full).collect(),
@@ -382,6 +405,7 @@ pub fn open(setup: &Setup) -> Result<Opened> {
             outputs: setup.outputs(),
         },
         sending,
+        sources,
         port,
         ends,
         pool,
@@ -411,8 +435,13 @@ impl Opened {
         };
         let queues = (0..self.ends.len() as u32).map(queue).collect();
         let unused = vec![ApplicationCounts::default(); self.named.applications.len()];
-        self.named
-            .status(&Totals::default(), queues, &unused, &[], Duration::ZERO)
+        self.named.status(
+            &Totals::default(),
+            queues,
+            &unused,
+            &Shared::default(),
+            Duration::ZERO,
+        )
     }
 
     /// The ports that send.
@@ -442,6 +471,7 @@ impl Opened {
             offer,
             named,
             selector,
+            sources,
             sending:
                 Sending {
                     back,
@@ -463,6 +493,7 @@ impl Opened {
                 merge: named.merge,
                 back,
                 read_inside,
+                inputs: Inputs::new(&sources),
             },
             shared.clone(),
             offer.clone(),
@@ -476,6 +507,7 @@ impl Opened {
             began: std::time::Instant::now(),
             refused_at: None,
             stop: stop.clone(),
+            reopener: Reopener::new(sources),
             drains: Vec::new(),
         };
         (mover, desk, lanes)
@@ -499,6 +531,12 @@ impl Named {
         ""
     }
 
+    /// The inputs, if they are ports of their own.
+    pub fn input_ports(&self, shared: &Shared) -> Vec<InputPort> {
+        let pairs = self.inputs.iter().zip(&shared.inputs);
+        pairs.map(|(name, input)| input.read(name)).collect()
+    }
+
     /// The interfaces of packets by their number, for readers.
     pub fn interfaces(&self, description: &PortDescription) -> Vec<Interface> {
         interfaces(description)
@@ -510,7 +548,7 @@ impl Named {
         totals: &Totals,
         queues: Vec<Queue>,
         counts: &[ApplicationCounts],
-        outputs: &[SharedOutput],
+        shared: &Shared,
         elapsed: Duration,
     ) -> Status {
         let policies = self.applications.iter().zip(&self.when_full);
@@ -533,11 +571,12 @@ impl Named {
                 dropped: totals.pool_empty + totals.too_long,
                 merge_ms: milliseconds(self.merge),
                 late: totals.late,
+                each: self.input_ports(shared),
             },
             queues,
-            outputs: match outputs {
+            outputs: match shared.outputs.as_slice() {
                 [] => self.outputs.clone(),
-                _ => {
+                outputs => {
                     let pairs = outputs.iter().zip(&self.outputs);
                     pairs.map(|(counts, named)| counts.read(named)).collect()
                 }

@@ -3,18 +3,26 @@
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use port::RxQueue;
 use ring::shared::{Caller, Handed, Interface};
 
+use super::inputs::SharedInput;
 use super::{ApplicationCounts, Event, Queue, SentQueue, Totals, returns};
 
 /// Counts that the thread publishes once a batch.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub(super) struct Shared {
     pub totals: [AtomicU64; 9],
     pub queues: Vec<SharedQueue>,
     pub applications: Vec<SharedApplication>,
     /// The ports that send.
     pub outputs: Vec<returns::SharedOutput>,
+    pub inputs: Vec<SharedInput>,
+    /// The queues of inputs that were opened again, by the number of the input.
+    pub arrived: Mutex<Vec<(u16, Vec<RxQueue>)>>,
+    pub has_arrived: AtomicBool,
+    /// Whether the device of a port that sends is gone.
+    pub has_lost_output: AtomicBool,
     /// Requests of processes that want to attach.
     pub callers: Mutex<Vec<(Caller, Vec<Interface>)>>,
     pub has_callers: AtomicBool,
@@ -38,6 +46,8 @@ pub(super) struct SharedQueue {
     pub depth: AtomicU64,
     pub reader: AtomicU64,
     pub readers: AtomicU64,
+    /// Inode of its memory.
+    pub memory: AtomicU64,
     /// As in [`SentQueue`].
     pub sent: [AtomicU64; 5],
 }
@@ -140,6 +150,8 @@ impl SharedQueue {
             index,
             application: application.to_owned(),
             reader: (reader != 0).then_some(reader),
+            has_reader_exited: false,
+            memory: get(&self.memory),
             readers: get(&self.readers),
             depth: get(&self.depth) as u32,
             len,

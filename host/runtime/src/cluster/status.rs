@@ -12,7 +12,7 @@ use sys::{Error, ErrorKind, Result};
 
 pub use super::Queue as QueueStatus;
 use super::application::ApplicationCounts;
-use super::{OutputStatus, SentQueue};
+use super::{InputPort, OutputStatus, SentQueue, holders};
 
 /// Maximum number of queues in a status that is accepted.
 const QUEUE_COUNT_MAX: usize = 1024;
@@ -63,6 +63,8 @@ pub struct InputStatus {
     pub merge_ms: u64,
     /// Packets that arrived later than that.
     pub late: u64,
+    /// The ports; none if they are capture files.
+    pub each: Vec<InputPort>,
 }
 
 /// A running cluster.
@@ -115,6 +117,8 @@ impl Words<'_> {
             index: number("index") as u32,
             application: self.text("application"),
             reader: (reader != 0).then_some(reader),
+            has_reader_exited: false,
+            memory: number("memory"),
             readers: number("readers"),
             depth: number("depth") as u32,
             len: number("len") as u32,
@@ -172,6 +176,15 @@ impl Status {
             input.merge_ms,
             input.late,
         );
+        for port in &input.each {
+            let _ = writeln!(
+                out,
+                "input\tport={}\tgone={}\tlosses={}",
+                plain(&port.port),
+                u32::from(port.is_gone),
+                port.losses,
+            );
+        }
         for application in &self.applications {
             let _ = write!(
                 out,
@@ -204,12 +217,13 @@ impl Status {
             let counts = &queue.counts;
             let _ = writeln!(
                 out,
-                "queue\tindex={}\tapplication={}\treader={}\treaders={}\tdepth={}\tlen={}\
+                "queue\tindex={}\tapplication={}\treader={}\tmemory={}\treaders={}\tdepth={}\tlen={}\
                  \thanded={}\treturned={}\tlost={}\tdropped={}\trefused={}\tsent={}\
                  \tsent_passed={}\tsent_copied={}\tsent_dropped={}\tsent_refused={}",
                 queue.index,
                 plain(&queue.application),
                 queue.reader.unwrap_or(0),
+                queue.memory,
                 queue.readers,
                 queue.depth,
                 queue.len,
@@ -283,7 +297,15 @@ impl Status {
                         dropped: number("dropped"),
                         merge_ms: number("merge_ms"),
                         late: number("late"),
+                        each: Vec::new(),
                     };
+                }
+                "input" if status.input.each.len() < QUEUE_COUNT_MAX => {
+                    status.input.each.push(InputPort {
+                        port: text("port"),
+                        is_gone: number("gone") != 0,
+                        losses: number("losses"),
+                    });
                 }
                 "application" if status.applications.len() < QUEUE_COUNT_MAX => {
                     status.applications.push(ApplicationStatus {
@@ -329,7 +351,9 @@ pub fn names() -> Vec<String> {
 /// `InvalidInput` if its answer is not a status.
 pub fn status(name: &str) -> Result<Status> {
     let text = shared::status(&shared::find(name)?)?;
-    decode(&text, || format!("show cluster {name}"))
+    let mut status = decode(&text, || format!("show cluster {name}"))?;
+    holders::correct(&mut status);
+    Ok(status)
 }
 
 /// A queue that programs can open: its port, and what it is.
@@ -431,12 +455,19 @@ mod tests {
                 dropped: 2,
                 merge_ms: 20,
                 late: 5,
+                each: vec![InputPort {
+                    port: "eth1".into(),
+                    is_gone: true,
+                    losses: 3,
+                }],
             },
             queues: (0..3)
                 .map(|index| QueueStatus {
                     index,
                     application: format!("app{index}"),
                     reader: (index == 1).then_some(99),
+                    has_reader_exited: false,
+                    memory: 77,
                     readers: 4,
                     depth: 5,
                     len: 1024,

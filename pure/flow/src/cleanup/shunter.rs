@@ -8,6 +8,10 @@
 //!
 //! A SYN begins a new connection: its flow starts from zero.
 //!
+//! A limit holds for both directions together, or for each of them: then a long download does not
+//! hide what the client sends after it. Segments without data are acknowledgements, which count for
+//! neither direction then, and pass like the data that they acknowledge.
+//!
 //! Connections become encrypted once both sides have sent application data of TLS, or `NEWKEYS` of
 //! SSH, or an Initial packet of QUIC. Of QUIC, datagrams that begin with a long header pass then,
 //! too: these are handshakes.
@@ -35,18 +39,24 @@ const IP_UDP: u8 = 17;
 const IP_ICMP: u8 = 1;
 const IP_ICMPV6: u8 = 58;
 
+/// Behind a limit of each direction.
+const DIRECTION: &str = "/direction";
+
 /// How much of a flow is handed on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ShuntLimits {
-    /// The start of the flow, both directions together, by the lengths of packets on the wire. At
-    /// most 2^32 - 1 bytes and 65535 packets count; more is no limit.
+    /// The start of the flow, by the lengths of packets on the wire. At most 2^32 - 1 bytes and
+    /// 65535 packets count; more is no limit.
     pub start: Shunt,
+    /// Whether the start is that of each direction, and not of both together.
+    pub per_direction: bool,
     /// Nothing more after both sides of a connection have become encrypted: TLS, SSH, QUIC.
     pub encrypted: bool,
 }
 
 impl ShuntLimits {
-    /// Parses a list of limits: `64k` or `1M` (bytes), `20` (packets), `encrypted`.
+    /// Parses a list of limits: `64k` or `1M` (bytes), `20` (packets), `encrypted`. With
+    /// `/direction` behind it (`64k/direction`), bytes and packets are those of each direction.
     ///
     /// # Errors
     /// What was expected.
@@ -56,11 +66,15 @@ impl ShuntLimits {
                 packets: u64::MAX,
                 bytes: u64::MAX,
             },
+            per_direction: false,
             encrypted: false,
         };
-        for part in text.split(',') {
+        let mut are_together = false;
+        for whole in text.split(',') {
+            let part = whole.strip_suffix(DIRECTION);
+            let (part, is_of_one) = part.map_or((whole, false), |part| (part, true));
             let (digits, unit) = match part.as_bytes() {
-                b"encrypted" => {
+                b"encrypted" if !is_of_one => {
                     limits.encrypted = true;
                     continue;
                 }
@@ -78,13 +92,20 @@ impl ShuntLimits {
             let Some(number) = number.filter(|it| (1..=max).contains(it)) else {
                 return Err(format!(
                     "expected bytes (64k, 1M), packets (20, at most 65535) or encrypted, not \
-                     {part:?}"
+                     {whole:?}; behind bytes and packets, /direction is possible"
                 ));
             };
+            limits.per_direction |= is_of_one;
+            are_together |= !is_of_one;
             match unit {
                 0 => limits.start.packets = number,
                 _ => limits.start.bytes = number,
             }
+        }
+        if limits.per_direction && are_together {
+            return Err(format!(
+                "{text:?}: put {DIRECTION} behind both limits, or behind none"
+            ));
         }
         Ok(limits)
     }
@@ -94,14 +115,15 @@ impl std::fmt::Display for ShuntLimits {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let mut separator = "";
         let Shunt { packets, bytes } = self.start;
+        let of = if self.per_direction { DIRECTION } else { "" };
         if packets != u64::MAX {
-            write!(f, "{packets}")?;
+            write!(f, "{packets}{of}")?;
             separator = ",";
         }
         if bytes != u64::MAX {
             match bytes.is_multiple_of(1 << 20) {
-                true => write!(f, "{separator}{}M", bytes >> 20)?,
-                false => write!(f, "{separator}{}k", bytes >> 10)?,
+                true => write!(f, "{separator}{}M{of}", bytes >> 20)?,
+                false => write!(f, "{separator}{}k{of}", bytes >> 10)?,
             }
             separator = ",";
         }
@@ -121,6 +143,8 @@ const HELLO: u16 = 1 << 2;
 /// The identification of SSH.
 const SSH: u16 = 1 << 3;
 const ENCRYPTED: u16 = 1 << 4;
+/// It has reached a limit of its own.
+const PAST: u16 = 1 << 5;
 
 #[inline]
 fn of(side: Side, mark: u16) -> u16 {
@@ -158,10 +182,12 @@ impl Flow {
         marks: 0,
     };
 
-    /// Whether it is as long as is handed on.
+    /// Whether it is as long as is handed on: both directions together, or one of them.
     fn is_past(&self, limits: &ShuntLimits) -> bool {
-        u64::from(self.bytes) >= limits.start.bytes
-            || u64::from(self.packets) >= limits.start.packets
+        match limits.per_direction {
+            true => self.marks & of_both(PAST) != 0,
+            false => has_reached(self.bytes, self.packets, limits),
+        }
     }
 
     fn is_encrypted(&self, limits: &ShuntLimits) -> bool {
@@ -184,21 +210,53 @@ impl Flow {
     }
 }
 
+fn has_reached(bytes: u32, packets: u16, limits: &ShuntLimits) -> bool {
+    u64::from(bytes) >= limits.start.bytes || u64::from(packets) >= limits.start.packets
+}
+
+/// What was counted of each side of a flow.
+#[derive(Clone, Copy, Default)]
+struct Sides {
+    bytes: [u32; 2],
+    packets: [u16; 2],
+}
+
+impl Sides {
+    fn is_past(&self, side: Side, limits: &ShuntLimits) -> bool {
+        let at = side as usize;
+        has_reached(self.bytes[at], self.packets[at], limits)
+    }
+
+    fn add(&mut self, side: Side, wire_len: u32) {
+        let at = side as usize;
+        self.bytes[at] = self.bytes[at].saturating_add(wire_len);
+        self.packets[at] = self.packets[at].saturating_add(1);
+    }
+}
+
 /// Decides which packets of flows are handed on.
 pub struct Shunter {
     secret: HashKey,
     limits: ShuntLimits,
     flows: Box<[[Flow; WAYS]]>,
+    /// The sides of the flows in the same places, if limits are those of each direction; otherwise
+    /// empty.
+    sides: Box<[[Sides; WAYS]]>,
     untracked: u64,
 }
 
 impl Shunter {
     /// Creates a shunter without flows.
     pub fn new(secret: HashKey, limits: ShuntLimits) -> Self {
+        let sides = match limits.per_direction {
+            true => FLOW_COUNT / WAYS,
+            false => 0,
+        };
         Self {
             secret,
             limits,
             flows: vec![[Flow::NONE; WAYS]; FLOW_COUNT / WAYS].into(),
+            sides: vec![[Sides::default(); WAYS]; sides].into(),
             untracked: 0,
         }
     }
@@ -233,7 +291,7 @@ impl Shunter {
         let (key, side) = FlowKey::new(&level.src, &level.dst, ports, protocol, version, false);
         let now_s = (time_ns / 1_000_000_000) as u32;
         let limits = self.limits;
-        let Some(flow) = self.flow(&key, now_s) else {
+        let Some((flow, mut sides)) = self.flow(&key, now_s) else {
             self.untracked += 1;
             return false;
         };
@@ -245,12 +303,27 @@ impl Shunter {
                 last_s: now_s,
                 ..Flow::NONE
             };
+            if let Some(sides) = &mut sides {
+                **sides = Sides::default();
+            }
         }
-        let is_over = flow.is_past(&limits)
+        let is_bare = is_tcp && level.payload_len == 0;
+        let is_past = match &sides {
+            Some(sides) if is_bare => sides.is_past(side.other(), &limits),
+            Some(sides) => sides.is_past(side, &limits),
+            None => flow.is_past(&limits),
+        };
+        let is_over = is_past
             || (flow.is_encrypted(&limits)
                 && (is_tcp || encryption::is_quic_short(level.payload(packet))));
         flow.bytes = flow.bytes.saturating_add(wire_len);
         flow.packets = flow.packets.saturating_add(1);
+        if let Some(sides) = sides.filter(|_| !is_bare) {
+            sides.add(side, wire_len);
+            if sides.is_past(side, &limits) {
+                flow.marks |= of(side, PAST);
+            }
+        }
         if !is_over {
             if is_tcp && level.payload_len != 0 {
                 flow.pass(packet, level, side, limits.encrypted);
@@ -263,13 +336,14 @@ impl Shunter {
         !(flags & always != 0 || (is_tcp && flow.is_needed(level, side)))
     }
 
-    /// The flow of a key; `None` if the table has no place for it.
+    /// The flow of a key, with its sides; `None` if the table has no place for it.
     #[inline]
-    fn flow(&mut self, key: &FlowKey, now_s: u32) -> Option<&mut Flow> {
+    fn flow(&mut self, key: &FlowKey, now_s: u32) -> Option<(&mut Flow, Option<&mut Sides>)> {
         let limits = self.limits;
         let hash = key.hash_with(&self.secret);
         let at = (hash >> 32) as usize % self.flows.len();
         let places = self.flows.get_mut(at)?;
+        let mut sides = self.sides.get_mut(at);
         let is_it = |flow: &Flow| flow.key == *key;
         // A flow that has been forgotten begins again, also in its old place.
         let is_idle = |flow: &Flow| flow.is_idle(&limits, now_s);
@@ -281,10 +355,14 @@ impl Shunter {
                     key: *key,
                     ..Flow::NONE
                 };
+                if let Some(sides) = &mut sides {
+                    sides[place] = Sides::default();
+                }
                 place
             }
         };
-        places.get_mut(place)
+        let sides = sides.and_then(|sides| sides.get_mut(place));
+        places.get_mut(place).map(|flow| (flow, sides))
     }
 }
 

@@ -25,6 +25,7 @@ use bpf::cbpf::Program;
 use ring::Pool;
 use sys::link::Link;
 use sys::packet::PacketSocket;
+use sys::privileges::Capability;
 use sys::{Error, ErrorKind, Result};
 
 use crate::account::TxCounters;
@@ -47,6 +48,7 @@ pub(crate) const BACKEND: Backend = Backend {
     needs: "CAP_NET_RAW and Linux 3.2; with CAP_BPF and Linux 5.12 the cheaper ring",
     target: Target::Interface,
     plain: Plain::Interfaces,
+    to_receive: &[Capability::NetRaw],
     faster: "xdplive: and afxdp: send faster than afpacket:",
     ..Backend::new("afpacket", open)
 };

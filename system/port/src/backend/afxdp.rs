@@ -34,6 +34,7 @@ use ring::{Pool, PoolConfig};
 use sys::Result;
 use sys::link::{LinkMonitor, Promiscuous};
 use sys::netlink;
+use sys::privileges::Capability;
 use xdp::MetadataSpec;
 
 use self::attach::{Attachment, Device};
@@ -59,6 +60,14 @@ pub(crate) const BACKEND: Backend = Backend {
     queues: true,
     target: Target::Interface,
     filter_takes: true,
+    to_receive: &[
+        Capability::NetRaw,
+        Capability::NetAdmin,
+        Capability::Bpf,
+        Capability::Perfmon,
+        // For frames beyond the limit of locked memory.
+        Capability::IpcLock,
+    ],
     // The counters are in a map of its program.
     to_count: sys::privileges::to_read_maps,
     calls_bpf: true,

@@ -9,7 +9,7 @@ use std::sync::atomic::Ordering;
 use sys::memfd::Access;
 use sys::{Error, ErrorKind, Result, descriptors};
 
-use super::{ENTRY_COUNT_MAX, QueueMemory, SEGMENT_COUNT_MAX};
+use super::{ENTRY_COUNT_MAX, IN_ORDER, LOST, QueueMemory, SEGMENT_COUNT_MAX};
 use crate::cache::FrameCache;
 use crate::cursor::{Consumer, Producer};
 use crate::descriptor::Descriptor;
@@ -185,6 +185,12 @@ impl OwnerEnd {
     /// Any error of the system.
     pub fn queue(&self) -> Result<OwnedFd> {
         self.memory.file.share(Access::Write)
+    }
+
+    /// The inode of the queue's memory, of which processes that read the queue have a mapping.
+    pub fn memory_inode(&self) -> u64 {
+        let found = sys::memfd::measure(self.memory.file.fd().as_fd());
+        found.map_or(0, |found| found.inode)
     }
 
     pub(super) fn tag(&self) -> u32 {
@@ -464,9 +470,19 @@ impl OwnerEnd {
     /// Ends the queue in order: the peer still receives the packets in it, and then
     /// [`Ready::End`](super::Ready::End). Frames can be collected until the queue is dropped.
     pub fn close(&mut self) {
+        self.close_as(IN_ORDER);
+    }
+
+    /// As [`close`](Self::close), because what the packets come from is lost: the peer finds
+    /// [`Ready::Lost`](super::Ready::Lost) behind the last one.
+    pub fn close_lost(&mut self) {
+        self.close_as(LOST);
+    }
+
+    fn close_as(&mut self, how: u32) {
         self.flush();
-        // Release: the packets are visible before the end.
-        self.memory.closed().store(1, Ordering::Release);
+        // Release: the packets are visible before the end. The drop that follows changes nothing.
+        self.memory.closed().fetch_max(how, Ordering::Release);
         if let Some(socket) = &self.socket {
             descriptors::wake(socket);
         }

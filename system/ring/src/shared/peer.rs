@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use sys::poll::Wanted;
 use sys::{Result, descriptors};
 
-use super::{QueueMemory, Sender};
+use super::{LOST, QueueMemory, Sender};
 use crate::cursor::{Consumer, Producer};
 use crate::descriptor::Descriptor;
 use crate::frame::Frame;
@@ -25,6 +25,8 @@ pub enum Ready {
     Timeout,
     /// The owner has ended the queue: no more packets will arrive.
     End,
+    /// As `End`, because the owner has lost what the packets came from.
+    Lost,
     /// The owner has exited without ending the queue: it was killed.
     Gone,
 }
@@ -182,6 +184,14 @@ impl PeerEnd {
         self.delivered.peek(1) == 0 && !is_closed
     }
 
+    /// How the owner has ended the queue.
+    fn end(&self) -> Ready {
+        match self.memory.closed().load(Ordering::Relaxed) {
+            LOST => Ready::Lost,
+            _ => Ready::End,
+        }
+    }
+
     /// Waits for packets, at most `timeout`.
     ///
     /// # Errors
@@ -196,7 +206,7 @@ impl PeerEnd {
         loop {
             if !self.arm() {
                 return Ok(match self.delivered.peek(1) {
-                    0 => Ready::End,
+                    0 => self.end(),
                     _ => Ready::Packets,
                 });
             }
@@ -209,7 +219,7 @@ impl PeerEnd {
             let is_closed = self.memory.closed().load(Ordering::Acquire) != 0;
             left = end.saturating_duration_since(Instant::now());
             match self.delivered.peek(1) {
-                0 if is_closed => return Ok(Ready::End),
+                0 if is_closed => return Ok(self.end()),
                 0 if !is_open => return Ok(Ready::Gone),
                 // Woken for packets that were received before.
                 0 if is_woken && !left.is_zero() => {}

@@ -12,11 +12,12 @@ use sys::{Error, ErrorKind, Result};
 pub(super) struct CleanupArgs {
     /// Hand over only the start of each flow: bytes (64k, 1M), packets (20), encrypted (until both
     /// sides of a TLS, SSH or QUIC connection are encrypted), or several, whichever is first
-    /// (64k,encrypted). APP= in front: of this application only; repeat for several
+    /// (64k,encrypted). /direction behind bytes and packets: of each direction. Attacks behind the
+    /// limit are not found. APP= in front: of this application only; repeat for several
     #[arg(long, value_name = "[APP=]LIMITS", value_parser = parse_shunt)]
     shunt: Vec<Of<ShuntLimits>>,
     /// Leave out packets that are equal, from the IP header on, to one received at most MS
-    /// milliseconds (10) before, as from mirror ports
+    /// milliseconds (10) before, as from mirror ports; others than IP if they are equal as a whole
     #[arg(long, value_name = "[APP=]MS", value_parser = parse_window)]
     #[arg(num_args = 0..=1, require_equals = true, default_missing_value = "")]
     deduplicate: Vec<Of<Duration>>,

@@ -58,6 +58,7 @@ fn reader(queue: &QueueStatus, application: &ApplicationStatus) -> String {
     match queue.reader {
         _ if !application.port.is_empty() => application.port.clone(),
         None => "no reader".to_owned(),
+        Some(process) if queue.has_reader_exited => format!("a child of process {process}"),
         Some(process) => format!("process {process}"),
     }
 }

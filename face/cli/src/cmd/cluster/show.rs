@@ -5,13 +5,14 @@ use std::time::Instant;
 
 use port::PortEvent;
 use runtime::Ended;
-use runtime::cluster::{ApplicationStatus, Event, Opened, Outcome, QueueStatus, Totals};
+use runtime::cluster::{ApplicationStatus, Event, InputPort, Opened, Outcome, QueueStatus, Totals};
 use runtime::output::{Output, Piece, Refused};
 use serde_json::{Value, json};
 use sys::{Error, Result};
 
 use super::table::{
-    application_json, left_out, means, output_json, queue_json, queues as table, sending,
+    application_json, inputs_json, left_out, means, output_json, queue_json, queues as table,
+    sending,
 };
 use crate::out::{self, say, warning};
 use crate::report::{account_json, counted, event_level, event_line, si, write_account};
@@ -101,11 +102,12 @@ impl Show {
     }
 
     /// Prints the rates of the last second.
-    pub fn progress(&mut self, totals: &Totals, queues: &[QueueStatus]) {
+    pub fn progress(&mut self, totals: &Totals, queues: &[QueueStatus], inputs: &[InputPort]) {
         let seconds = self.at.elapsed().as_secs_f64().max(1e-3);
         self.at = Instant::now();
         if self.json {
-            let line = self.rates_json(totals, queues, seconds);
+            let mut line = self.rates_json(totals, queues, seconds);
+            line["inputs"] = inputs_json(inputs);
             let piece = Piece {
                 bytes: format!("{line}\n").into_bytes(),
                 ..Piece::default()
@@ -120,8 +122,12 @@ impl Show {
             let received = rate(totals.received, self.before.0.received);
             let dropped: u64 = queues.iter().map(|queue| queue.counts.dropped).sum();
             let readers = queues.iter().filter(|queue| queue.reader.is_some()).count();
+            let gone = match inputs.iter().filter(|it| it.is_gone).count() {
+                0 => String::new(),
+                count => format!(", {} gone", counted(count as u64, "input")),
+            };
             let line = format!(
-                "\r{:6.0} s  {:>11}, {readers} of {} queues read, {dropped} dropped\x1b[K",
+                "\r{:6.0} s  {:>11}, {readers} of {} queues read, {dropped} dropped{gone}\x1b[K",
                 self.began.elapsed().as_secs_f64(),
                 si(received.round(), "pps"),
                 queues.len(),
@@ -192,12 +198,19 @@ impl Show {
                 );
             }
             Event::Refused(why) => warning!("{why}"),
-            Event::Output {
+            Event::Input {
                 port,
                 text,
-                is_warning: true,
-            } => warning!("{port}: {text}"),
-            Event::Output { port, text, .. } => say!("{port}: {text}"),
+                is_warning,
+            }
+            | Event::Output {
+                port,
+                text,
+                is_warning,
+            } => match is_warning {
+                true => warning!("{port}: {text}"),
+                false => say!("{port}: {text}"),
+            },
         }
     }
 
@@ -293,6 +306,7 @@ impl Show {
             "late": totals.late,
             "applications": applications,
             "queues": queues,
+            "inputs": inputs_json(&outcome.inputs),
             "outputs": outcome.outputs.iter().map(output_json).collect::<Vec<Value>>(),
             "imbalance": outcome.imbalance(),
             "error": outcome.error.as_ref().map(ToString::to_string),

@@ -5,7 +5,7 @@ use std::io::Write as _;
 use std::time::{Duration, Instant};
 
 use runtime::Stop;
-use runtime::cluster::{self, ApplicationStatus, OutputStatus, QueueStatus, Status};
+use runtime::cluster::{self, ApplicationStatus, InputPort, OutputStatus, QueueStatus, Status};
 use serde_json::{Value, json};
 use sys::{Error, Result};
 
@@ -29,9 +29,14 @@ pub(super) fn queues(queues: &[QueueStatus]) -> String {
         "application", "reader", "depth", "delivered", "dropped", "waiting", "lost"
     );
     for queue in queues {
+        let exited = if queue.has_reader_exited {
+            "child of "
+        } else {
+            ""
+        };
         let reader = queue
             .reader
-            .map_or_else(|| "-".to_owned(), |pid| pid.to_string());
+            .map_or_else(|| "-".to_owned(), |pid| format!("{exited}{pid}"));
         let depth = format!("{}/{}", queue.depth, queue.len);
         // Writing to a String cannot fail.
         let _ = writeln!(
@@ -55,6 +60,7 @@ pub(super) fn queue_json(queue: &QueueStatus) -> Value {
         "queue": queue.index,
         "application": queue.application,
         "reader": queue.reader,
+        "reader_exited": queue.has_reader_exited,
         "readers": queue.readers,
         "depth": queue.depth,
         "ring": queue.len,
@@ -72,6 +78,36 @@ pub(super) fn queue_json(queue: &QueueStatus) -> Value {
             "refused": queue.sent.refused,
         },
     })
+}
+
+/// The inputs as JSON.
+pub(super) fn inputs_json(inputs: &[InputPort]) -> Value {
+    let inputs = inputs.iter().map(|input| {
+        json!({
+            "port": input.port,
+            "state": input.state(),
+            "losses": input.losses,
+        })
+    });
+    inputs.collect()
+}
+
+/// The inputs that are gone, or were.
+fn losses(inputs: &[InputPort]) -> String {
+    let mut out = String::new();
+    for input in inputs.iter().filter(|it| it.losses != 0) {
+        let times = counted(input.losses, "time");
+        // Writing to a String cannot fail.
+        let _ = match input.is_gone {
+            true => writeln!(
+                out,
+                "{}: its device is gone ({times} so far); it is opened again when that is back",
+                input.port
+            ),
+            false => writeln!(out, "{}: open, its device was gone {times}", input.port),
+        };
+    }
+    out
 }
 
 /// A port that sends as JSON.
@@ -193,6 +229,7 @@ pub(super) fn status_json(status: &Status) -> Value {
             "merge_ms": status.input.merge_ms,
             "late": status.input.late,
         },
+        "inputs": inputs_json(&status.input.each),
         "queues": queues,
     })
 }
@@ -236,6 +273,7 @@ pub(super) fn print(found: &[Status], as_json: bool) -> Result<()> {
             [
                 heading(status),
                 picture::tree(status),
+                losses(&status.input.each),
                 queues(&status.queues),
                 left_out(&status.applications),
                 sending(&status.queues, &status.outputs),
@@ -345,6 +383,7 @@ fn rates(before: &Status, status: &Status, seconds: f64, as_json: bool) -> Strin
             "name": status.name,
             "seconds": status.seconds,
             "received_pps": received,
+            "inputs": inputs_json(&status.input.each),
             "applications": applications.collect::<Vec<Value>>(),
             "queues": rows,
         });
@@ -355,6 +394,10 @@ fn rates(before: &Status, status: &Status, seconds: f64, as_json: bool) -> Strin
         status.name,
         si(received.round(), "pps")
     );
+    for input in status.input.each.iter().filter(|it| it.is_gone) {
+        // Writing to a String cannot fail.
+        let _ = writeln!(text, "  {}: its device is gone", input.port);
+    }
     text += &left_out_text(&left_out);
     for (queue, delivered, dropped) in rows {
         let reader = queue

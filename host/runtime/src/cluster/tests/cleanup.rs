@@ -200,3 +200,71 @@ fn packets_without_tunnels_are_balanced_by_what_is_inside() {
     assert!(handed[4..].iter().all(|count| *count != 0), "{handed:?}");
     assert_eq!(outcome.imbalance(), 0);
 }
+
+/// Reads a queue to its end; returns the packets, each from all of its frames.
+fn read_whole(path: PathBuf, name: String) -> Vec<Vec<u8>> {
+    let (mut peer, _) = connect(&path, Access::Read, &Request::Application(name)).unwrap();
+    let (mut packets, mut part) = (Vec::new(), Vec::new());
+    while peer.wait(Duration::from_secs(60)).unwrap() != Ready::End {
+        while let Some(frame) = peer.take() {
+            part.extend_from_slice(peer.pool().bytes(&frame));
+            if !peer.pool().continues(&frame) {
+                packets.push(std::mem::take(&mut part));
+            }
+            peer.give(frame).unwrap();
+        }
+    }
+    packets
+}
+
+/// Packets of several frames are compared over all of them, and others than IP as a whole.
+#[test]
+fn copies_of_long_packets_and_of_others_than_ip_are_left_out() {
+    if let Err(error) = ring::shared::directory() {
+        skip::skip!("no directory for sockets: {error}");
+    }
+    let long = datagram(1, 9000, 1);
+    let mut routed = long.clone();
+    (routed[22], routed[24]) = (63, 9);
+    let mut other = long.clone();
+    *other.last_mut().unwrap() ^= 1;
+    let mut arp = vec![0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 2, 0, 0, 0, 0, 1, 8, 6];
+    arp.extend([0, 1, 8, 0, 6, 4, 0, 1, 2, 0, 0, 0, 0, 1, 192, 0, 2, 1]);
+    arp.extend([0, 0, 0, 0, 0, 0, 192, 0, 2, 2]);
+    let mut tagged = arp.clone();
+    tagged.splice(12..12, [0x81, 0, 0, 7]);
+    tagged.resize(64, 0);
+    let mut asks_for_another = arp.clone();
+    asks_for_another[41] = 3;
+    let expected = [&long, &other, &arp, &asks_for_another].map(Vec::clone);
+    let all = [
+        long,
+        routed,
+        other.clone(),
+        arp.clone(),
+        tagged,
+        asks_for_another,
+        other,
+        arp,
+    ];
+    let packets = (0..).zip(all.clone());
+    let input = input_of(packets);
+    let mut setup = setup(&input, &[]);
+    let cleanup = Cleanup {
+        deduplicate: Some(DEDUPLICATE_DEFAULT),
+        ..Cleanup::default()
+    };
+    setup.applications = vec![with("once", cleanup), with("all", Cleanup::default())];
+    let opened = open(&setup).unwrap();
+    let readers = ["once", "all"].map(|name| {
+        let path = opened.path().to_owned();
+        thread::spawn(move || read_whole(path, name.to_owned()))
+    });
+    let outcome = run(opened, &Options::default(), &Stop::new(), |_| {});
+    assert!(outcome.error.is_none(), "{:?}", outcome.error);
+    assert_eq!(outcome.imbalance(), 0);
+    let [once, every] = readers.map(|reader| reader.join().unwrap());
+    assert!(every == all, "the other application receives everything");
+    assert!(once == expected, "{} packets", once.len());
+    assert_eq!(outcome.applications[0].counts.duplicates, 4);
+}

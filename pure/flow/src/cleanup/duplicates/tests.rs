@@ -34,7 +34,7 @@ fn packet(version: u8, id: u16, payload: &[u8]) -> Vec<u8> {
 fn is_copy(table: &mut Duplicates, packet: &[u8], time_ns: u64) -> bool {
     let mut level = Dissection::EMPTY;
     wire::dissect(LinkType::ETHERNET, packet, packet.len() as u32, &mut level);
-    table.is_copy(packet, &level, time_ns)
+    table.is_copy(packet, iter::empty(), &level, time_ns)
 }
 
 fn table() -> Duplicates {
@@ -86,8 +86,103 @@ fn only_the_window_has_copies_and_truncated_packets_are_none() {
     assert!(!is_copy(&mut table, &packet(4, 8, b"data"), 122 * MS));
     let cut = &one[..44];
     assert!(!is_copy(&mut table, cut, 0) && !is_copy(&mut table, cut, 0));
-    let arp = [&one[..12], &[8, 6], &one[14..]].concat();
-    assert!(!is_copy(&mut table, &arp, 0) && !is_copy(&mut table, &arp, 0));
+}
+
+/// Packets without an IP header: every bit counts, except tags and padding.
+#[test]
+fn packets_without_ip_are_copies_of_equal_ones() {
+    let mut arp = [&[0xff; 6][..], &[2, 0, 0, 0, 0, 1, 8, 6, 0, 1, 8, 0, 6, 4]].concat();
+    arp.extend([
+        0, 1, 2, 0, 0, 0, 0, 1, 192, 0, 2, 1, 0, 0, 0, 0, 0, 0, 192, 0, 2, 2,
+    ]);
+    for at in 0..arp.len() {
+        for bit in 0..8 {
+            let mut table = table();
+            assert!(!is_copy(&mut table, &arp, 0) && is_copy(&mut table, &arp, MS));
+            let mut other = arp.clone();
+            other[at] ^= 1 << bit;
+            // Bytes 12 and 13 are then the type of something else.
+            assert!(!is_copy(&mut table, &other, MS), "byte {at}, bit {bit}");
+        }
+    }
+    let mut table = table();
+    assert!(!is_copy(&mut table, &arp, 0));
+    let mut tagged = arp.clone();
+    tagged.splice(12..12, [0x81, 0, 0, 5]);
+    assert!(is_copy(&mut table, &tagged, MS), "a tag");
+    for other in [arp.clone(), tagged] {
+        let mut padded = other;
+        padded.resize(64, 0);
+        assert!(is_copy(&mut table, &padded, MS), "padding");
+    }
+    // Truncated by the capture.
+    let mut level = Dissection::EMPTY;
+    wire::dissect(LinkType::ETHERNET, &arp, 60, &mut level);
+    assert!(!table.is_copy(&arp, iter::empty(), &level, MS));
+    // Nothing that is too short is a packet.
+    for len in 0..16 {
+        assert!(!is_copy(&mut table, &arp[..len], 0) && !is_copy(&mut table, &arp[..len], 0));
+    }
+}
+
+/// Long packets in one piece or in several, wherever these are divided.
+#[test]
+fn packets_in_several_pieces_are_copies_of_those_in_one() {
+    let mut random = 1_u64;
+    let mut below = |max: usize| {
+        random = random
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1);
+        (random >> 33) as usize % max
+    };
+    let mut compared = 0;
+    for round in 0..2000 {
+        let mut whole = packet(if round % 3 == 0 { 6 } else { 4 }, round, &[]);
+        whole.truncate(whole.len() - 9);
+        let more = below(9000);
+        whole.extend((0..more).map(|at| (at * 7 + usize::from(round)) as u8));
+        let len = (whole.len() - 14) as u16;
+        match whole[14] >> 4 {
+            4 => whole[16..18].copy_from_slice(&len.to_be_bytes()),
+            _ => whole[18..20].copy_from_slice(&(len - 40).to_be_bytes()),
+        }
+        if round % 5 == 0 {
+            // Not IP.
+            whole[12..14].copy_from_slice(&[0x88, 0xb5]);
+        }
+        let mut level = Dissection::EMPTY;
+        // The headers are in the first piece.
+        let first = 62 + below(3000);
+        let first = first.min(whole.len());
+        let (start, mut left) = whole.split_at(first);
+        wire::dissect(LinkType::ETHERNET, start, whole.len() as u32, &mut level);
+        let mut rest = Vec::new();
+        while !left.is_empty() {
+            let (now, later) = left.split_at(left.len().min(below(2048)));
+            rest.push(now);
+            left = later;
+        }
+        let mut table = table();
+        assert!(!is_copy(&mut table, &whole, 0));
+        let pieces = rest.iter().copied();
+        assert!(
+            table.is_copy(start, pieces.clone(), &level, MS),
+            "round {round}"
+        );
+        compared += usize::from(rest.len() > 1);
+        // Without the last byte, and with another one.
+        if let Some(last) = rest.last().filter(|last| !last.is_empty()) {
+            let before = rest[..rest.len() - 1].iter().copied();
+            let cut = &last[..last.len() - 1];
+            let cut = before.clone().chain(iter::once(cut));
+            assert!(!table.is_copy(start, cut, &level, MS), "round {round}");
+            let mut other = last.to_vec();
+            *other.last_mut().unwrap() ^= 1;
+            let other = before.chain(iter::once(other.as_slice()));
+            assert!(!table.is_copy(start, other, &level, MS), "round {round}");
+        }
+    }
+    assert!(compared > 500, "{compared}");
 }
 
 /// Random packets of few kinds, compared with a map of the whole packets.

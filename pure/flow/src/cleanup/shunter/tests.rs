@@ -61,6 +61,8 @@ fn limits_are_printed_as_parsed() {
         "64k,encrypted",
         "encrypted",
         "65535,4095M",
+        "64k/direction",
+        "20/direction,1M/direction,encrypted",
     ] {
         assert_eq!(ShuntLimits::parse(text).unwrap().to_string(), text);
     }
@@ -76,6 +78,10 @@ fn limits_are_printed_as_parsed() {
         "64kb",
         "64k,",
         "tls",
+        "encrypted/direction",
+        "20,64k/direction",
+        "64k/flow",
+        "/direction",
         "99999999999M",
     ] {
         assert!(ShuntLimits::parse(text).is_err(), "{text}");
@@ -294,4 +300,44 @@ fn flows_without_a_place_pass_and_places_of_idle_flows_are_used_again() {
     assert_eq!(twice(4, 242 * S), [false, false]);
     assert_eq!(twice(4, 363 * S), [true, false]);
     assert_eq!(shunter.untracked(), 4);
+}
+
+/// What the client sends after a long download is handed on, as far as its own limit.
+#[test]
+fn a_limit_of_each_direction_is_not_used_up_by_the_other_one() {
+    for (limits, requests) in [("1k/direction", 3), ("4/direction", 4)] {
+        let mut shunter = shunter(limits);
+        let mut passes = |packet: &[u8]| passes(&mut shunter, packet, S);
+        assert!(passes(&tcp(1, true, SYN, [99, 0], &[])));
+        assert!(passes(&tcp(1, false, SYN | ACK, [999, 100], &[])));
+        assert!(passes(&tcp(1, true, ACK, [100, 1000], &[1; 400])));
+        // A download, of which the client acknowledges every segment.
+        let mut passed = [0; 2];
+        for number in 0..1000 {
+            let seq = 1000 + 500 * number;
+            let data = tcp(1, false, ACK, [seq, 500], &[1; 500]);
+            passed[0] += u32::from(passes(&data));
+            let answer = tcp(1, true, ACK, [500, seq + 500], &[]);
+            passed[1] += u32::from(passes(&answer));
+        }
+        // The acknowledgement of the last one that was handed on is the last one that is.
+        let downloaded = if limits == "4/direction" { 4 } else { 2 };
+        assert_eq!(passed, [downloaded; 2], "{limits}");
+        // Requests, up to the limit of the client's direction.
+        let mut passed = 0;
+        for number in 0..10 {
+            let data = tcp(1, true, ACK, [500 + 400 * number, 501_000], &[1; 400]);
+            passed += u32::from(passes(&data));
+        }
+        assert_eq!(passed + 1, requests, "{limits}");
+        assert!(passes(&tcp(1, true, ACK | flag::FIN, [4500, 501_000], &[])));
+        // A new connection begins from zero in both directions.
+        assert!(passes(&tcp(1, true, SYN, [77, 0], &[])));
+        assert!(passes(&tcp(1, true, ACK, [78, 1], &[1; 400])));
+        assert!(passes(&tcp(1, false, ACK, [1, 478], &[1; 500])));
+    }
+    let mut shunter = shunter("2/direction");
+    let mut passes = |is_client| passes(&mut shunter, &udp(1, is_client, 100), S);
+    let passed = [true, true, true, false, false, false].map(&mut passes);
+    assert_eq!(passed, [true, true, false, true, true, false]);
 }

@@ -83,10 +83,22 @@ impl Rx {
     }
 
     #[cold]
+    fn lost(&self) -> Error {
+        let what = format!("receive from ring:{}", self.cluster);
+        let why = "the inputs of the cluster are gone";
+        Error::new(ErrorKind::Gone, what, why).with_hint(format!(
+            "start it again when they are back (barewire cluster run --name {}), then start this \
+             program again",
+            self.cluster
+        ))
+    }
+
+    #[cold]
     fn check(&mut self) -> Result<()> {
         self.empty = 0;
         match self.peer.wait(Duration::ZERO)? {
             State::Gone => Err(self.gone()),
+            State::Lost => Err(self.lost()),
             _ => Ok(()),
         }
     }
@@ -162,6 +174,7 @@ impl RxBackend for Rx {
             State::Packets => Ready::Packets,
             State::Timeout => Ready::Timeout,
             State::End => Ready::End,
+            State::Lost => return Err(self.lost()),
             State::Gone => return Err(self.gone()),
         })
     }

@@ -83,6 +83,21 @@ fn event(port: &mut Port) -> PortEvent {
     }
 }
 
+/// A port that only sends is served while it has nothing to send.
+#[test]
+fn a_front_end_has_answers_from_the_first_flush() {
+    let options = PortOptions {
+        direction: Direction::Tx,
+        ..PortOptions::default()
+    };
+    let name = format!("vm:{}", path("flush").display());
+    let mut port = crate::open(&name, &options).unwrap();
+    port.tx[0].flush().unwrap();
+    let mut guest = connect("flush");
+    write(&mut port.tx[0], &bytes(60, 1));
+    assert_eq!(guest.receive(0), Some(bytes(60, 1)));
+}
+
 #[test]
 fn packets_of_all_lengths_pass_and_are_accounted_for() {
     let mut port = open("lengths");

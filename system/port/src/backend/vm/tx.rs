@@ -309,6 +309,8 @@ impl TxBackend for Tx {
     }
 
     fn flush(&mut self) -> Result<()> {
+        // A front-end waits for answers, also while there is nothing to send.
+        self.server.start()?;
         self.push();
         self.foreign.age();
         Ok(())

@@ -114,6 +114,24 @@ fn the_end_is_seen_without_its_wake_up() {
     assert_eq!(peer.wait(LONG).unwrap(), Ready::End);
 }
 
+/// The peer learns that its packets came from something that is lost, behind the last one; the drop
+/// of the owner changes nothing of it.
+#[test]
+fn an_end_by_loss_is_not_an_end_in_order() {
+    for is_dropped in [false, true] {
+        let pool = pool(64);
+        let mut cache = FrameCache::new(pool.clone());
+        let (mut owner, mut peer) = ends(&pool, 8);
+        assert!(hand(&mut owner, &mut cache, 1));
+        owner.close_lost();
+        let owner = (!is_dropped).then_some(owner);
+        assert_eq!(peer.wait(LONG).unwrap(), Ready::Packets);
+        assert_eq!(take(&mut peer), Some(1));
+        assert_eq!(peer.wait(LONG).unwrap(), Ready::Lost);
+        drop(owner);
+    }
+}
+
 #[test]
 fn frames_of_a_live_peer_are_not_used_again() {
     let pool = pool(64);
