@@ -8,7 +8,7 @@ use sys::boundary::{cancellation_point, guard};
 
 use super::{bytes, or_errno};
 use crate::ring::Outcome;
-use crate::status::{GENERIC, INVALID_ARGUMENT};
+use crate::status::{GENERIC, INVALID_ARGUMENT, NOT_SUPPORTED};
 use crate::zc::buffer::Buffer;
 use crate::zc::hash;
 use crate::zc::queue::{MultiQueue, Queue, Statistics};
@@ -156,6 +156,16 @@ pub unsafe extern "C" fn pfring_zc_send_pkt_burst(
     }
 }
 
+/// The time at which a packet leaves the card is not known.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn pfring_zc_send_pkt_get_time(
+    _queue: *mut Queue,
+    _place: *mut *mut Buffer,
+    _time: *mut libc::timespec,
+) -> c_int {
+    NOT_SUPPORTED
+}
+
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn pfring_zc_queue_is_empty(queue: *mut Queue) -> c_int {
     // SAFETY: null or a queue.
@@ -274,7 +284,7 @@ pub unsafe extern "C" fn pfring_zc_send_pkt_multi(
     // SAFETY: null or valid; the program's place.
     guard(GENERIC, || unsafe {
         match (multi.as_ref(), buffer(place)) {
-            (Some(multi), Ok(place)) => multi.send(place, mask, flush != 0),
+            (Some(multi), Ok(place)) => multi.send(place, mask.into(), flush != 0),
             _ => INVALID_ARGUMENT,
         }
     })
