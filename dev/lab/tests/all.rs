@@ -127,6 +127,7 @@ mod pcap_dropin;
 mod pcap_dropin_calls;
 mod pcap_dropin_immediate;
 mod pcap_dropin_live;
+mod pcap_dropin_networks;
 mod pcap_dropin_states;
 mod pcap_dropin_taps;
 mod pcap_dropin_texts;

@@ -68,7 +68,8 @@ assert lib.pfring_enable_ring(a) == 0
 # struct __pfring: whether it is enabled, the MTU, and the function for bursts.
 fields = c.string_at(a.value, 936)
 assert fields[1] == 1 and struct.unpack_from("=H", fields, 714)[0] == 1500
-assert struct.unpack_from("=Q", fields, 96 + 66 * 8)[0] == c.cast(lib.pfring_recv_burst, c.c_void_p).value
+function = c.cast(lib.pfring_recv_burst, c.c_void_p).value
+assert struct.unpack_from("=Q", fields, 96 + 66 * 8)[0] == function
 class Info(c.Structure):
     _fields_ = [("data", c.c_void_p), ("ts", c.c_long * 2), ("caplen", c.c_uint16),
                 ("len", c.c_uint16), ("flags", c.c_uint32), ("hash", c.c_uint32)]

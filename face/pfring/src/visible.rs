@@ -1,5 +1,5 @@
-//! What programs read of a ring without a call: `struct __pfring` is in `pfring.h` (PF_RING 8.9), and
-//! some of PF_RING's examples look at its fields. The others are zero.
+//! What programs read of a ring without a call: `struct __pfring` is in `pfring.h` (PF_RING 8.9),
+//! and some of PF_RING's examples look at its fields. The others are zero.
 
 use std::ffi::{CStr, c_char};
 use std::sync::atomic::{AtomicPtr, AtomicU8, AtomicU32, Ordering};

@@ -19,8 +19,11 @@ macro_rules! addresses {
 /// Of a function that is not supported.
 const NONE: *const () = std::ptr::null();
 
-/// The functions in the order of the structure; null for those that are not supported.
-pub fn module_functions() -> [usize; FUNCTION_COUNT] {
+/// Number of those up to the ones of rules.
+const FIRST: usize = 30;
+
+/// The functions in the order of the structure.
+fn first() -> [usize; FIRST] {
     addresses![
         pfring_close,
         pfring_stats,
@@ -52,6 +55,12 @@ pub fn module_functions() -> [usize; FUNCTION_COUNT] {
         NONE,
         pfring_get_ring_id,
         pfring_get_num_queued_pkts,
+    ]
+}
+
+/// Those of rules and the following ones.
+fn others() -> [usize; FUNCTION_COUNT - FIRST] {
+    addresses![
         pfring_get_hash_filtering_rule_stats,
         pfring_handle_hash_filtering_rule,
         pfring_purge_idle_hash_rules,
@@ -94,4 +103,13 @@ pub fn module_functions() -> [usize; FUNCTION_COUNT] {
         pfring_get_interface_speed,
         pfring_get_link_type,
     ]
+}
+
+/// The functions in the order of the structure; null for those that are not supported.
+pub fn module_functions() -> [usize; FUNCTION_COUNT] {
+    let (first, others) = (first(), others());
+    std::array::from_fn(|at| match at < FIRST {
+        true => first[at],
+        false => others[at - FIRST],
+    })
 }
