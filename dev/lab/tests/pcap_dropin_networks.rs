@@ -41,7 +41,7 @@ fn network() -> Netns {
     ns.ip(["link", "set", "lo", "up"]).unwrap();
     add("192.0.2.5/27", "lo:1");
     add("198.51.100.9/32", "lo:web");
-    ns.ip(["link", "add", "silent", "type", "dummy"]).unwrap();
+    ns.ip(["link", "add", "silent", "type", "veth"]).unwrap();
     ns.ip(["link", "set", "silent", "up"]).unwrap();
     ns
 }

@@ -113,7 +113,19 @@ pub unsafe extern "C-unwind" fn pfring_zc_recv_pkt_burst(
     }
 }
 
-/// Returns the length of the packet, or -1 if there is no room.
+/// Sends a packet, and sets `errno` to `EMSGSIZE` for one that can never be sent: programs that
+/// forward repeat it for any other error.
+fn send(queue: &Queue, place: &mut Box<Buffer>, flush: bool) -> Outcome<i32> {
+    let sent = queue.send(place, flush);
+    if sent == Err(INVALID_ARGUMENT) {
+        // SAFETY: the thread's errno.
+        unsafe { *libc::__errno_location() = libc::EMSGSIZE };
+    }
+    sent
+}
+
+/// Returns the length of the packet, -1 if there is no room, or -2 for a packet that can never be
+/// sent.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn pfring_zc_send_pkt(
     queue: *mut Queue,
@@ -121,10 +133,10 @@ pub unsafe extern "C" fn pfring_zc_send_pkt(
     flush: u8,
 ) -> c_int {
     // SAFETY: null or a queue; the program's place.
-    unsafe { with(queue, |queue| queue.send(buffer(place)?, flush != 0)) }
+    unsafe { with(queue, |queue| send(queue, buffer(place)?, flush != 0)) }
 }
 
-/// Returns the number of packets sent, or -1 if there is no room for the first one.
+/// Returns the number of packets sent, or what `pfring_zc_send_pkt` returns for the first one.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn pfring_zc_send_pkt_burst(
     queue: *mut Queue,
@@ -142,7 +154,7 @@ pub unsafe extern "C" fn pfring_zc_send_pkt_burst(
                     Err(status) if count == 0 => return Err(status),
                     Err(_) => break,
                 };
-                match queue.send(place, false) {
+                match send(queue, place, false) {
                     Ok(_) => count += 1,
                     Err(status) if count == 0 => return Err(status),
                     Err(_) => break,

@@ -220,14 +220,21 @@ impl Queue {
     /// `place` is a free one then.
     ///
     /// # Errors
-    /// `GENERIC` if there is no room, `INVALID_ARGUMENT` for an empty packet; the device's.
+    /// `INVALID_ARGUMENT` for an empty packet, or one that the device cannot send; `GENERIC` if there
+    /// is no room.
     pub fn send(&self, place: &mut Box<Buffer>, flush: bool) -> Outcome<i32> {
         let len = place.packet().len() as i32;
         if len == 0 {
             return Err(INVALID_ARGUMENT);
         }
         let sent = match &self.kind {
-            Kind::Device(ring) => ring.send(place.packet(), flush).map_err(|_| GENERIC),
+            Kind::Device(ring) => {
+                let sent = ring.send(place.packet(), flush);
+                sent.map_err(|status| match status {
+                    INVALID_ARGUMENT => INVALID_ARGUMENT,
+                    _ => GENERIC,
+                })
+            }
             Kind::Local(local) => local.send(place),
             Kind::Remote(sending) => sending.send(place),
         };
