@@ -220,8 +220,8 @@ impl Queue {
     /// `place` is a free one then.
     ///
     /// # Errors
-    /// `INVALID_ARGUMENT` for an empty packet, or one that the device cannot send; `GENERIC` if there
-    /// is no room.
+    /// `INVALID_ARGUMENT` for an empty packet, or one that the device cannot send; `GENERIC` if
+    /// there is no room.
     pub fn send(&self, place: &mut Box<Buffer>, flush: bool) -> Outcome<i32> {
         let len = place.packet().len() as i32;
         if len == 0 {
