@@ -95,9 +95,9 @@ fn networks_and_errors_are_those_of_the_original() {
         networks,
         [
             "'afpacket:lo' 0 0x7f 0xff b''",
-            "'afxdp:silent' -1 0x0 0x0 b'afxdp:silent: no IPv4 address assigned'",
-            "'afpacket:nosuch9' -1 0x0 0x0 b'SIOCGIFADDR: afpacket:nosuch9: No such device'",
-            "'afpacket:' -1 0x0 0x0 b'SIOCGIFADDR: afpacket:: No such device'",
+            "'afxdp:silent' -1 0x7 0x7 b'afxdp:silent: no IPv4 address assigned'",
+            "'afpacket:nosuch9' -1 0x7 0x7 b'SIOCGIFADDR: afpacket:nosuch9: No such device'",
+            "'afpacket:' -1 0x7 0x7 b'SIOCGIFADDR: afpacket:: No such device'",
             "'ring:x/0' 0 0x0 0x0 b''",
         ]
     );

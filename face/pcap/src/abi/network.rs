@@ -98,12 +98,15 @@ pub unsafe extern "C" fn pcap_lookupnet(
                 Some(device) => network(&String::from_utf8_lossy(device)),
                 None => Ok((0, 0)),
             };
-            let (network, mask) = *found.as_ref().unwrap_or(&(0, 0));
-            if let (Some(to), Some(mask_to)) = (network_place.as_mut(), mask_place.as_mut()) {
-                (*to, *mask_to) = (network.to_be(), mask.to_be());
-            }
             match found {
-                Ok(_) => 0,
+                Ok((network, mask)) => {
+                    let places = (network_place.as_mut(), mask_place.as_mut());
+                    if let (Some(network_to), Some(mask_to)) = places {
+                        (*network_to, *mask_to) = (network.to_be(), mask.to_be());
+                    }
+                    0
+                }
+                // The places stay as they are.
                 Err(text) => {
                     put_error(errors, &text);
                     ERROR
