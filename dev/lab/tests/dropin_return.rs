@@ -103,11 +103,11 @@ fn pfring_send_sends_through_a_cluster_and_returns_errors() {
     let device = format!("zc:{name}@0");
     let socket = at_right(&pair);
     for device in [&pair.left.ifname, &format!("afxdp:{}", pair.left.ifname)] {
-        assert_eq!(send(device), "100\n100\n-1\n0\n", "{device}");
+        assert_eq!(send(device), "100\n100\n-2\n0\n", "{device}");
         assert_eq!(numbers(&socket, 2), [7, 7], "{device}");
     }
     let with_return = cluster(&pair, &name, true);
-    assert_eq!(send(&device), "100\n100\n-1\n0\n");
+    assert_eq!(send(&device), "100\n100\n-2\n0\n");
     assert_eq!(numbers(&socket, 2), [7, 7]);
     with_return.stop();
     let without = cluster(&pair, &name, false);

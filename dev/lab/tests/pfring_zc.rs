@@ -17,7 +17,7 @@ const LIMIT: Duration = Duration::from_secs(120);
 /// What all programs begin with: the library with the types of its results.
 pub const HEAD: &str = r#"
 import ctypes as c, struct, sys
-lib = c.CDLL(sys.argv[1])
+lib = c.CDLL(sys.argv[1], use_errno=True)
 for name in ("create_cluster", "open_device", "create_queue", "get_packet_handle",
              "create_buffer_pool", "get_packet_handle_from_pool", "run_balancer", "run_fifo",
              "create_multi_queue", "run_fanout",
@@ -70,6 +70,12 @@ while stats(send)[1] < count:
     lib.pfring_zc_sync_queue(send, 1)
 lib.pfring_zc_kill_worker(worker)
 assert stats(send)[2] == 0
+# As zbounce: one that is longer than the MTU is never sent, which the errno says.
+buffer = P(buffers[0])
+put(buffer, send, bytes(1530))
+assert lib.pfring_zc_send_pkt(send, c.byref(buffer), 1) == -2 and c.get_errno() == 90
+assert lib.pfring_zc_send_pkt_burst(send, c.byref(buffer), 1, 1) == -2
+assert stats(send) == [0, count, 2], stats(send)
 print(sum(stats(P(queue))[0] for queue in queues), flush=True)
 lib.pfring_zc_destroy_cluster(cluster)
 "#;

@@ -55,6 +55,7 @@ const NEEDS: &[(Probe, &str, &[Set])] = &[
     (Program("tc"), "iproute2", &[Set::Test]),
     (Program("prlimit"), "util-linux", &[Set::Test]),
     (Program("unshare"), "util-linux", &[Set::Test]),
+    (Program("cc"), "gcc", &[Set::Test]),
     (Program("mkfifo"), "coreutils", &[Set::Test]),
     (
         Program("ethtool"),

@@ -1,9 +1,9 @@
 //! Live captures: a port of barewire, read a batch at a time.
 //!
-//! Packets are not copied: a batch stays in the device's memory until the next one is received, so
-//! that its packets are valid while the program's callback uses the handle. The filter runs in the
-//! kernel if the port supports it; it runs here as well for packets that were already in the ring,
-//! which were selected by the previous one.
+//! Packets are not copied, except those in read-only memory: a batch stays in the device's memory
+//! until the next one is received, so that its packets are valid while the program's callback uses
+//! the handle. The filter runs in the kernel if the port supports it; it runs here as well for
+//! packets that were already in the ring, which were selected by the previous one.
 
 mod select;
 mod settings;
@@ -18,7 +18,7 @@ use port::{
     FilterSource, FilterSwitch, FilterTarget, Intake, Packet, Port, PortControl, PortOptions,
     Ready, TimestampSource, TxQueue, Waker,
 };
-use runtime::in_place::{Advance, Reader, gather, tag_of};
+use runtime::in_place::{Advance, Reader, copies_read_only, gather, tag_of};
 use sys::{Error, ErrorKind};
 
 use crate::cooked;
@@ -174,7 +174,8 @@ impl Live {
         let counts_dropped = settings.promiscuous && device.tap.is_some() && !device.is_any();
         let dropped_before = counts_dropped.then(|| device.dropped());
         let none = || Failure::new("the port has no receiving queue");
-        let reader = reader.ok_or_else(none)?;
+        let mut reader = reader.ok_or_else(none)?;
+        reader.copy_read_only(copies_read_only());
         let known = target.lock().unwrap_or_else(PoisonError::into_inner).take();
         let link_type = control.describe().link_type;
         let target = known.unwrap_or(FilterTarget {

@@ -8,14 +8,20 @@
 //! threads meanwhile, except `pfring_disable_ring` and `pfring_close`: after them the last packet
 //! is no longer valid.
 
+mod bpf;
+mod devices;
 mod facts;
+mod module;
 mod open;
+mod others;
 mod receive;
 mod rules;
 mod send;
 mod settings;
 #[cfg(test)]
 mod tests;
+mod text;
+mod trailers;
 mod zc;
 mod zc_facts;
 mod zc_queue;

@@ -1,12 +1,16 @@
 //! Device names of PF_RING, as names of ports.
 
 use port::BACKENDS;
+use sys::ethtool::Ethtool;
 use sys::link::Link;
 
 use crate::status::{INVALID_ARGUMENT, NOT_SUPPORTED, UNKNOWN_ADAPTER};
 
 /// Maximum length of a name; those of files can be long.
 const LEN_MAX: usize = 4096;
+
+/// Largest number of channels that programs have room for (`MAX_NUM_RX_CHANNELS`).
+pub const CHANNEL_COUNT_MAX: u32 = 64;
 
 /// The device of a ring.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -88,10 +92,31 @@ impl Device {
         }
     }
 
+    /// The speed of the interface in Mbit/s, if its driver knows it.
+    pub fn speed_mbps(&self) -> Option<u32> {
+        speed_mbps(self.interface.as_deref()?)
+    }
+
+    /// Number of receive queues of the interface, at most [`CHANNEL_COUNT_MAX`]; 1 if unknown.
+    pub fn channel_count(&self) -> u32 {
+        let created = self.link().map_or(1, |link| link.rx_queue_max);
+        let name = self.interface.as_deref().unwrap_or_default();
+        let known = Ethtool::open().and_then(|ethtool| ethtool.channels(name));
+        let used = known.ok().flatten().map(|it| it.rx + it.combined);
+        let count = used.filter(|&used| used != 0).unwrap_or(created);
+        count.clamp(1, CHANNEL_COUNT_MAX)
+    }
+
     /// The interface, with its present address and index.
     pub fn link(&self) -> Option<Link> {
         Link::by_name(self.interface.as_deref()?).ok()
     }
+}
+
+/// The speed of an interface in Mbit/s, if its driver knows it.
+pub fn speed_mbps(interface: &str) -> Option<u32> {
+    let speed = Ethtool::open().and_then(|ethtool| ethtool.speed_mbps(interface));
+    speed.ok().flatten()
 }
 
 fn number(text: &str) -> Result<u32, i32> {

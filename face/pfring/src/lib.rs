@@ -17,4 +17,7 @@ mod rules;
 mod sender;
 mod settings;
 mod status;
+mod text;
+mod trailers;
+mod visible;
 mod zc;

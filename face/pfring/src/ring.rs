@@ -1,27 +1,33 @@
 //! The state of a ring. Threads of the program may receive, send, read counters and ask for a stop
 //! at the same time: each part has a lock of its own, which only its own kind of call takes.
 
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU16, AtomicU32, Ordering};
+mod bounce;
+mod receiving;
+
+use std::ffi::CString;
+use std::sync::atomic::{AtomicBool, AtomicU16, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
 
 use port::{
     Direction, DropReason, FilterSource, FilterSwitch, FilterTarget, Port, PortControl,
-    PortOptions, Ready, Waker,
+    PortOptions, Waker,
 };
 use runtime::filter::Expression;
-use runtime::in_place::{Reader, queue_count};
+use runtime::in_place::{Reader, copies_read_only, queue_count};
 use sys::ErrorKind;
 
 use crate::device::Device;
-use crate::header::Header;
 use crate::receiver::{Receiver, Terms};
 use crate::rules::{Numbers, Rules, rule_ns};
 use crate::sender::{Sender, Sent};
-use crate::settings::{FLOW_NUMBERS, LONG_HEADER, Mode, POLL_MS, Settings, UNPARSED, Wanted};
+use crate::settings::{
+    FLOW_NUMBERS, LONG_HEADER, Mode, POLL_MS, Selection, Settings, UNPARSED, Wanted,
+};
 use crate::status::{
     self, GENERIC, INVALID_ARGUMENT, NOT_ENABLED, NOT_SUPPORTED, WRONG_CONFIGURATION,
 };
+use crate::visible::Visible;
+use bounce::Bounce;
 
 /// The link type of a ring that was not enabled yet.
 const ETHERNET: u16 = 1;
@@ -32,7 +38,12 @@ const WAITING_MAX: u64 = 1 << 24;
 pub type Outcome<T> = Result<T, i32>;
 
 /// A `pfring`.
+#[repr(C)]
 pub struct Ring {
+    /// The fields that programs look at.
+    pub visible: Visible,
+    /// The name in them.
+    _name: CString,
     device: Device,
     settings: Mutex<Settings>,
     receiver: Mutex<Option<Receiver>>,
@@ -44,11 +55,12 @@ pub struct Ring {
     is_stopped: AtomicBool,
     /// Whether the extended header is filled.
     pub long_header: bool,
-    /// Settings that may change while a thread receives: [`Wanted`] as a number, one packet in how
-    /// many, and the wait in milliseconds.
-    wanted: AtomicU8,
-    sampling: AtomicU32,
+    /// What may change while a thread receives: which packets it gets, and its wait in
+    /// milliseconds.
+    pub selection: Selection,
     poll_ms: AtomicU32,
+    /// Where packets are sent on to.
+    bounce: Bounce,
     /// The link type of packets, once the ring was enabled.
     link_type: AtomicU16,
     /// Whether the program is masscan, for which `pfring_recv` returns 0 for a packet.
@@ -104,8 +116,13 @@ impl Ring {
     /// # Errors
     /// As [`Device::new`].
     pub fn new(device: &str, caplen: u32, flags: u32) -> Outcome<Self> {
+        let name = CString::new(device).map_err(|_| INVALID_ARGUMENT)?;
+        let device = Device::new(device)?;
+        let mtu = device.link().map_or(0, |link| link.mtu);
         Ok(Self {
-            device: Device::new(device)?,
+            visible: Visible::new(&name, device.is_bypass, mtu, caplen, flags),
+            _name: name,
+            device,
             settings: Mutex::new(Settings::new(caplen, flags)),
             receiver: Mutex::default(),
             sender: Mutex::default(),
@@ -114,8 +131,8 @@ impl Ring {
             before: Mutex::default(),
             is_stopped: AtomicBool::new(false),
             long_header: flags & LONG_HEADER != 0,
-            wanted: AtomicU8::new(Wanted::Both as u8),
-            sampling: AtomicU32::new(1),
+            selection: Selection::default(),
+            bounce: Bounce::default(),
             poll_ms: AtomicU32::new(POLL_MS),
             link_type: AtomicU16::new(ETHERNET),
             is_masscan: AtomicBool::new(false),
@@ -134,6 +151,11 @@ impl Ring {
     /// The device.
     pub fn device(&self) -> &Device {
         &self.device
+    }
+
+    /// The settings.
+    pub fn settings(&self) -> Settings {
+        lock(&self.settings).clone()
     }
 
     /// Changes settings that take effect when the ring is enabled.
@@ -162,13 +184,14 @@ impl Ring {
         if !is_enabled {
             settings.wanted = wanted;
         }
-        self.wanted.store(wanted as u8, Ordering::Relaxed);
+        self.selection.wanted.store(wanted as u8, Ordering::Relaxed);
+        self.visible.set_direction(wanted);
         Ok(())
     }
 
     /// Sets that one packet in `rate` is returned.
     pub fn set_sampling(&self, rate: u32) {
-        self.sampling.store(rate, Ordering::Relaxed);
+        self.selection.sampling.store(rate, Ordering::Relaxed);
     }
 
     /// Sets the longest wait of a call that waits.
@@ -241,6 +264,9 @@ impl Ring {
             return Ok(());
         }
         let settings = lock(&self.settings).clone();
+        if settings.mode == Mode::Manage {
+            return Ok(());
+        }
         let (mut port, target) = self.open(&settings)?;
         let switch = port.filter_switch();
         let if_index = self.device.link().map_or(0, |link| link.index);
@@ -255,12 +281,19 @@ impl Ring {
             rules: Arc::clone(&self.rules),
             numbers: self.numbers.clone(),
             parses: self.parses,
+            cap_max: match settings.snaplen {
+                0 => u32::MAX,
+                snaplen => snaplen,
+            },
         };
         let target = target.unwrap_or(FilterTarget {
             link_type,
             tap: None,
         });
-        let receiver = reader.map(|reader| Receiver::new(reader, terms));
+        let receiver = reader.map(|mut reader| {
+            reader.copy_read_only(!settings.only_reads && copies_read_only());
+            Receiver::new(reader, terms)
+        });
         *lock(&self.receiver) = receiver;
         *lock(&self.sender) = port.tx.pop().map(Sender::new);
         *control = Some(Control {
@@ -269,6 +302,7 @@ impl Ring {
             target,
         });
         self.is_stopped.store(false, Ordering::Relaxed);
+        self.visible.set_enabled(true);
         Ok(())
     }
 
@@ -276,7 +310,7 @@ impl Ring {
     fn open(&self, settings: &Settings) -> Outcome<(Port, Option<FilterTarget>)> {
         let directions: &[Direction] = match settings.mode {
             Mode::Send => &[Direction::Tx],
-            Mode::Receive => &[Direction::Rx],
+            Mode::Receive | Mode::Manage => &[Direction::Rx],
             // A file is only read.
             Mode::Both => &[Direction::Both, Direction::Rx],
         };
@@ -316,6 +350,7 @@ impl Ring {
         *lock(&self.sender) = None;
         let mut control = lock(&self.control);
         *control = None;
+        self.visible.set_enabled(false);
         // The counters of the port ended with it, and without a receiver nothing counts.
         self.rules.take_dropped();
     }
@@ -341,86 +376,17 @@ impl Ring {
         self.is_stopped.swap(false, Ordering::Relaxed)
     }
 
-    /// Passes the next packet to `use_it`; its bytes are valid until the next call. `None` if there
-    /// is none, after the poll duration if it may wait.
-    ///
-    /// # Errors
-    /// The port's, and `NOT_ENABLED`.
-    pub fn receive<T>(
-        &self,
-        may_wait: bool,
-        use_it: impl FnOnce(Header, &[u8]) -> T,
-    ) -> Outcome<Option<T>> {
-        let mut receiver = lock(&self.receiver);
-        let receiver = receiver.as_mut().ok_or(NOT_ENABLED)?;
-        receiver.select(
-            Wanted::of(self.wanted.load(Ordering::Relaxed)),
-            self.sampling.load(Ordering::Relaxed),
-        );
-        let longest = Duration::from_millis(self.poll_ms.load(Ordering::Relaxed).into());
-        // Read only once there is no packet: most calls find one.
-        let mut start = None;
-        let failed = |error: sys::Error| status::of(&error);
-        loop {
-            // Two calls: a packet that the first one returned would keep the receiver borrowed.
-            if receiver.advance().map_err(failed)? {
-                let found = receiver.packet();
-                let found = found.map(|(header, bytes)| use_it(header, bytes));
-                // What fails now fails again with the next call.
-                let _ = receiver.refresh();
-                return Ok(found);
-            }
-            let left = match may_wait {
-                true => longest.saturating_sub(start.get_or_insert_with(Instant::now).elapsed()),
-                false => Duration::ZERO,
-            };
-            if left.is_zero() || self.is_stopped.load(Ordering::Relaxed) {
-                receiver.refresh().map_err(failed)?;
-                return Ok(None);
-            }
-            if receiver.wait(left).map_err(failed)? == Ready::End {
-                return Err(status::UNKNOWN_ADAPTER);
-            }
-        }
-    }
-
-    /// Waits for packets; returns whether there may be some.
-    ///
-    /// # Errors
-    /// As [`receive`](Self::receive).
-    pub fn poll(&self, timeout: Duration) -> Outcome<bool> {
-        let mut receiver = lock(&self.receiver);
-        let receiver = receiver.as_mut().ok_or(NOT_ENABLED)?;
-        if receiver.has_packet() {
-            return Ok(true);
-        }
-        match receiver.wait(timeout) {
-            Ok(ready) => Ok(ready == Ready::Packets),
-            Err(error) => Err(status::of(&error)),
-        }
-    }
-
-    /// A descriptor to poll.
-    ///
-    /// # Errors
-    /// `NOT_SUPPORTED` if there is none.
-    pub fn fd(&self) -> Outcome<i32> {
-        let mut receiver = lock(&self.receiver);
-        let receiver = receiver.as_mut().ok_or(NOT_ENABLED)?;
-        let fd = receiver.fd().map_err(|error| status::of(&error))?;
-        fd.ok_or(NOT_SUPPORTED)
-    }
-
     /// Sends a packet.
     ///
     /// # Errors
-    /// `NO_TX_SLOT` if there is no room now, `GENERIC` for a packet that the device cannot send;
+    /// `NO_TX_SLOT` if there is no room now, `INVALID_ARGUMENT` for a packet that the device cannot
+    /// send;
     /// the port's.
     pub fn send(&self, packet: &[u8], flush: bool) -> Outcome<()> {
         match self.sender(|sender| sender.send(packet, flush))? {
             Sent::Accepted => Ok(()),
             Sent::NoRoom => Err(status::NO_TX_SLOT),
-            Sent::Refused => Err(GENERIC),
+            Sent::Refused => Err(INVALID_ARGUMENT),
         }
     }
 

@@ -1,5 +1,6 @@
 //! Settings of a ring, made between `pfring_open` and `pfring_enable_ring`.
 
+use std::sync::atomic::{AtomicU8, AtomicU32, Ordering};
 use std::time::Duration;
 
 use port::{Direction, Fanout, PortOptions, TapMethod};
@@ -7,6 +8,10 @@ use runtime::filter::Expression;
 
 use crate::status::{INVALID_ARGUMENT, NOT_SUPPORTED};
 
+/// `PF_RING_REENTRANT`.
+pub const REENTRANT: u32 = 1 << 1;
+/// `PF_RING_RX_PACKET_BOUNCE`: received packets are sent on, whole.
+pub const BOUNCES: u32 = 1 << 6;
 /// `PF_RING_LONG_HEADER`: the extended header is filled, too.
 pub const LONG_HEADER: u32 = 1 << 2;
 /// `PF_RING_PROMISC`.
@@ -54,6 +59,68 @@ pub enum Mode {
     Send,
     /// Receiving only.
     Receive,
+    /// Neither: only the device is looked at.
+    Manage,
+}
+
+/// What a ring returns of which packets, which may change while a thread receives.
+#[derive(Debug)]
+pub struct Selection {
+    /// [`Wanted`] as a number.
+    pub wanted: AtomicU8,
+    /// One packet in how many is returned.
+    pub sampling: AtomicU32,
+    /// The VLAN, or [`ANY_VLAN`].
+    pub vlan: AtomicU32,
+    /// The layer up to which packets are returned, or 0, and the number of bytes after it.
+    pub layer: AtomicU8,
+    /// As above.
+    pub more: AtomicU32,
+}
+
+/// `RING_ANY_VLAN`; 0 stands for packets without a tag.
+pub const ANY_VLAN: u16 = 0xffff;
+
+impl Default for Selection {
+    fn default() -> Self {
+        Self {
+            wanted: AtomicU8::new(Wanted::Both as u8),
+            sampling: AtomicU32::new(1),
+            vlan: AtomicU32::new(ANY_VLAN.into()),
+            layer: AtomicU8::new(0),
+            more: AtomicU32::new(0),
+        }
+    }
+}
+
+impl Selection {
+    /// What is selected now.
+    pub fn now(&self) -> Selected {
+        let order = Ordering::Relaxed;
+        let vlan = self.vlan.load(order) as u16;
+        Selected {
+            wanted: Wanted::of(self.wanted.load(order)),
+            sampling: self.sampling.load(order).max(1),
+            vlan: (vlan != ANY_VLAN).then_some(vlan),
+            slice: match self.layer.load(order) {
+                0 => None,
+                layer => Some((layer, self.more.load(order))),
+            },
+        }
+    }
+}
+
+/// What a ring returns, as for one call.
+#[derive(Clone, Copy, Debug)]
+pub struct Selected {
+    /// Packets of which direction.
+    pub wanted: Wanted,
+    /// One packet in how many.
+    pub sampling: u32,
+    /// Only those of this VLAN, 0 for those without a tag.
+    pub vlan: Option<u16>,
+    /// Up to this layer, and so many bytes after it.
+    pub slice: Option<(u8, u32)>,
 }
 
 /// Settings of a ring.
@@ -73,6 +140,10 @@ pub struct Settings {
     pub filter: Option<Expression>,
     /// Packets taken from the device at once, unless as many as are usual.
     pub batch_max: Option<usize>,
+    /// Whether packets are only read, so that those in read-only memory can stay there.
+    pub only_reads: bool,
+    /// Whether packets are sent on, so that the whole packet is needed.
+    pub bounces: bool,
 }
 
 impl Settings {
@@ -86,6 +157,8 @@ impl Settings {
             cluster: None,
             filter: None,
             batch_max: None,
+            only_reads: false,
+            bounces: flags & BOUNCES != 0,
         }
     }
 
@@ -119,7 +192,7 @@ impl Settings {
         };
         PortOptions {
             direction,
-            snaplen: self.snaplen,
+            snaplen: if self.bounces { 0 } else { self.snaplen },
             promiscuous: self.promiscuous,
             outgoing: self.wanted != Wanted::Received,
             fanout,

@@ -10,6 +10,10 @@ use sys::epoll::Epoll;
 use sys::eventfd::EventFd;
 use sys::poll::{self, Wanted};
 
+/// The variable by which a user declares that a program only reads packets: `1` leaves those of
+/// `ring:` in the cluster's memory, which is read-only.
+const IN_PLACE: &str = "BAREWIRE_IN_PLACE";
+
 /// Maximum number of batches searched for a wanted packet by one call.
 const BATCHES_MAX: usize = 64;
 
@@ -43,6 +47,8 @@ pub struct Reader {
     together: Option<Epoll>,
     /// Once the program has the descriptor.
     polled: Option<Polled>,
+    /// Whether packets in read-only memory are copied.
+    copies_read_only: bool,
 }
 
 /// What a program polls: the descriptors of the queues, and one that is readable while there are
@@ -75,7 +81,14 @@ impl Reader {
             waker,
             together,
             polled: None,
+            copies_read_only: false,
         }))
+    }
+
+    /// Sets whether a batch in memory that is read-only in this process (`ring:`) is copied, so
+    /// that a program may write to its packets. Other ports are not affected.
+    pub fn copy_read_only(&mut self, copies: bool) {
+        self.copies_read_only = copies;
     }
 
     /// Ends a wait from another thread.
@@ -90,17 +103,28 @@ impl Reader {
     /// As [`RxQueue::receive`].
     pub fn advance(&mut self, mut is_wanted: impl FnMut(&Packet<'_>) -> bool) -> Result<Advance> {
         for _ in 0..BATCHES_MAX {
-            while let Some((packet, next)) = self.queues[self.at].held(self.next) {
-                (self.current, self.next) = (self.next, next);
-                if is_wanted(&packet) {
-                    return Ok(Advance::Found);
-                }
+            if self.advance_within(&mut is_wanted) {
+                return Ok(Advance::Found);
             }
             if !self.receive()? {
                 return Ok(Advance::Empty);
             }
         }
         Ok(Advance::Unfinished)
+    }
+
+    /// Moves to the next packet of the batch that was received last that is wanted:
+    /// [`advance`](Self::advance) without receiving, so that earlier packets of the batch stay
+    /// valid. If there is none, the current packet stays, and the others count as searched.
+    pub fn advance_within(&mut self, mut is_wanted: impl FnMut(&Packet<'_>) -> bool) -> bool {
+        while let Some((packet, next)) = self.queues[self.at].held(self.next) {
+            let found = std::mem::replace(&mut self.next, next);
+            if is_wanted(&packet) {
+                self.current = found;
+                return true;
+            }
+        }
+        false
     }
 
     /// Moves to the next packet of the batch that was received last, if there is one and
@@ -171,8 +195,12 @@ impl Reader {
         for _ in 0..self.queues.len() {
             self.at = (self.at + 1) % self.queues.len();
             (self.current, self.next) = (0, 0);
-            let batch = self.queues[self.at].receive()?;
+            let mut batch = self.queues[self.at].receive()?;
             if !batch.is_empty() {
+                if self.copies_read_only {
+                    // What makes a batch writable.
+                    drop(batch.iter_mut());
+                }
                 batch.hold();
                 return Ok(true);
             }
@@ -270,6 +298,12 @@ impl Reader {
         let queue = self.queues.first();
         Some(queue?.poll_fd()?.as_raw_fd())
     }
+}
+
+/// Whether libraries copy packets in read-only memory: unless the environment says otherwise.
+/// Programs are allowed to write to packets by the libraries that these replace.
+pub fn copies_read_only() -> bool {
+    std::env::var_os(IN_PLACE).is_none_or(|value| value != "1")
 }
 
 /// One descriptor for those of all queues; `None` if a queue has none.

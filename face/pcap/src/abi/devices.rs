@@ -1,17 +1,13 @@
-//! Devices: their list, and their networks.
+//! The list of devices.
 
 use std::ffi::{CStr, CString, c_char, c_int, c_uint};
-use std::net::IpAddr;
 use std::ptr::null_mut;
 
-use port::BACKENDS;
 use runtime::cluster;
-use sys::ErrorKind;
-use sys::address::InterfaceAddress;
 use sys::link::Link;
 
-use super::raw::{bytes, free, put_error};
-use crate::failure::{ERROR, system_text};
+use super::raw::{free, put_error};
+use crate::failure::ERROR;
 use sys::boundary::guard;
 
 /// `PCAP_IF_WIRELESS`.
@@ -86,19 +82,6 @@ unsafe fn socket_address(from: *const libc::sockaddr) -> *mut libc::sockaddr_sto
         let to = (&raw mut storage).cast::<u8>();
         std::ptr::copy_nonoverlapping(from.cast::<u8>(), to, len);
         place(storage)
-    }
-}
-
-fn netmask(address: &InterfaceAddress) -> IpAddr {
-    let len = u32::from(address.prefix_len);
-    match address.addr {
-        IpAddr::V4(_) => IpAddr::V4(u32::MAX.checked_shl(32 - len.min(32)).unwrap_or(0).into()),
-        IpAddr::V6(_) => IpAddr::V6(
-            u128::MAX
-                .checked_shl(128 - len.min(128))
-                .unwrap_or(0)
-                .into(),
-        ),
     }
 }
 
@@ -314,65 +297,6 @@ pub unsafe extern "C" fn pcap_lookupdev(errors: *mut c_char) -> *mut c_char {
                 // SAFETY: the buffer that pcap.h asks for.
                 unsafe { put_error(errors, "no suitable device found") };
                 null_mut()
-            }
-        }
-    })
-}
-
-/// Network and mask of a device's first IPv4 address, in network byte order.
-fn network(device: &CStr) -> Result<(u32, u32), String> {
-    let name = device.to_string_lossy();
-    // barewire's names have a scheme before the interface, and a queue after it. Queues of
-    // clusters, files and cards in user space have no network, as `any` has none.
-    let scheme = name.split_once(':').map(|(scheme, _)| scheme);
-    let is_known = BACKENDS.iter().any(|row| Some(row.scheme) == scheme);
-    let is_interface = !is_known || matches!(scheme, Some("afpacket" | "afxdp" | "xdplive"));
-    let name = name.rsplit(':').next().unwrap_or_default();
-    let name = name.split(['/', '?']).next().unwrap_or_default();
-    if name == "any" || !is_interface {
-        return Ok((0, 0));
-    }
-    let link = Link::by_name(name).map_err(|error| match error.kind() {
-        ErrorKind::NotFound => format!("SIOCGIFADDR: {name}: {}", system_text(libc::ENODEV)),
-        _ => error.to_string(),
-    })?;
-    let found = sys::address::of(link.index).map_err(|error| error.to_string())?;
-    let first = found
-        .iter()
-        .find_map(|address| match (address.addr, netmask(address)) {
-            (IpAddr::V4(addr), IpAddr::V4(mask)) => {
-                Some((addr.to_bits() & mask.to_bits(), mask.to_bits()))
-            }
-            _ => None,
-        });
-    let (network, mask) = first.ok_or_else(|| format!("{name}: no IPv4 address assigned"))?;
-    Ok((network.to_be(), mask.to_be()))
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn pcap_lookupnet(
-    device: *const c_char,
-    network_place: *mut u32,
-    mask_place: *mut u32,
-    errors: *mut c_char,
-) -> c_int {
-    guard(ERROR, || {
-        // SAFETY: null or a text and places for the numbers; the buffer that pcap.h asks for.
-        unsafe {
-            let found = match bytes(device) {
-                Some(_) => network(CStr::from_ptr(device)),
-                None => Ok((0, 0)),
-            };
-            let (network, mask) = *found.as_ref().unwrap_or(&(0, 0));
-            if let (Some(to), Some(mask_to)) = (network_place.as_mut(), mask_place.as_mut()) {
-                (*to, *mask_to) = (network, mask);
-            }
-            match found {
-                Ok(_) => 0,
-                Err(text) => {
-                    put_error(errors, &text);
-                    ERROR
-                }
             }
         }
     })

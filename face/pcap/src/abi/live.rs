@@ -187,7 +187,8 @@ pub unsafe extern "C" fn pcap_activate(p: *mut Handle) -> c_int {
         if !(1..=SNAPLEN_MAX).contains(&settings.snaplen) {
             settings.snaplen = SNAPLEN_MAX;
         }
-        let opened = Live::open(settings).map_err(|failure| match failure.text.is_empty() {
+        let opened = super::kinds::refuse(&settings.device).and_then(|()| Live::open(settings));
+        let opened = opened.map_err(|failure| match failure.text.is_empty() {
             true => Failure::of(failure.code, status_text(failure.code)),
             false => failure,
         });

@@ -1,11 +1,15 @@
 //! Counters, version, and facts about the device.
 
 use std::ffi::{c_char, c_int};
-use std::ptr::null_mut;
 
-use super::with;
+use sys::boundary::guard;
+use sys::link::Link;
+
+use super::{bytes, or_errno, with};
+use crate::device::speed_mbps;
+use crate::header::{LONG_LEN, SHORT_LEN};
 use crate::ring::{Ring, Statistics};
-use crate::status::{INVALID_ARGUMENT, UNKNOWN_ADAPTER};
+use crate::status::{INVALID_ARGUMENT, NOT_SUPPORTED, UNKNOWN_ADAPTER};
 
 /// The version of PF_RING whose structures are used: 8.0.0.
 const VERSION: u32 = 0x08_00_00;
@@ -147,9 +151,133 @@ pub unsafe extern "C" fn pfring_get_num_rx_channels(ring: *mut Ring) -> u8 {
     unsafe { with(ring, count) }.max(1) as u8
 }
 
+/// Length of the header that `pfring_recv` stores.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn pfring_get_slot_header_len(ring: *mut Ring) -> u16 {
+    let body = |ring: &Ring| {
+        let len = if ring.long_header {
+            LONG_LEN
+        } else {
+            SHORT_LEN
+        };
+        Ok(len as c_int)
+    };
+    // SAFETY: null or a ring.
+    unsafe { with(ring, body) }.max(0) as u16
+}
+
+/// Stores the index of an interface.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn pfring_get_device_ifindex(
+    ring: *mut Ring,
+    device: *const c_char,
+    place: *mut c_int,
+) -> c_int {
+    let body = |_: &Ring| {
+        // SAFETY: null or a text; null or a place of the program.
+        let (name, place) = unsafe { (bytes(device), place.as_mut()) };
+        let (Some(name), Some(place)) = (name, place) else {
+            return Err(INVALID_ARGUMENT);
+        };
+        let link = Link::by_name(&String::from_utf8_lossy(name)).map_err(|_| UNKNOWN_ADAPTER)?;
+        *place = c_int::try_from(link.index).map_err(|_| UNKNOWN_ADAPTER)?;
+        Ok(0)
+    };
+    // SAFETY: null or a ring.
+    unsafe { with(ring, body) }
+}
+
+/// The link type as a `DLT_` number.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn pfring_get_link_type(ring: *mut Ring) -> c_int {
+    /// `LINKTYPE_RAW` and `DLT_RAW`; the others of interfaces are the same.
+    const RAW: (u16, c_int) = (101, 12);
+    let body = |ring: &Ring| match ring.link_type() {
+        link_type if link_type == RAW.0 => Ok(RAW.1),
+        link_type => Ok(link_type.into()),
+    };
+    // SAFETY: null or a ring.
+    unsafe { with(ring, body) }
+}
+
+/// The maximum number of bytes returned of a packet, as given to `pfring_open`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn pfring_get_caplen(ring: *mut Ring) -> c_int {
+    let body = |ring: &Ring| Ok(ring.settings().snaplen.min(c_int::MAX.cast_unsigned()) as c_int);
+    // SAFETY: null or a ring.
+    unsafe { with(ring, body) }
+}
+
+/// The speed of the interface in Mbit/s, 0 if unknown.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn pfring_get_interface_speed(ring: *mut Ring) -> u32 {
+    // SAFETY: null or a ring.
+    let speed = || unsafe { ring.as_ref() }?.device().speed_mbps();
+    guard(0, || speed().unwrap_or(0))
+}
+
+/// The speed of an interface in Mbit/s, 0 if unknown. A prefix (`zc:`) does not matter.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn pfring_get_ethtool_link_speed(interface: *const c_char) -> u32 {
+    guard(0, || {
+        // SAFETY: null or a text.
+        let name = unsafe { bytes(interface) }.map(String::from_utf8_lossy);
+        let speed = |name: &str| speed_mbps(name.rsplit(':').next().unwrap_or_default());
+        name.and_then(|name| speed(&name)).unwrap_or(0)
+    })
+}
+
+/// The clocks of cards are set by ptp4l and phc_ctl.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn pfring_get_device_clock(
+    _ring: *mut Ring,
+    _time: *mut libc::timespec,
+) -> c_int {
+    NOT_SUPPORTED
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn pfring_set_device_clock(
+    _ring: *mut Ring,
+    _time: *const libc::timespec,
+) -> c_int {
+    NOT_SUPPORTED
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn pfring_adjust_device_clock(
+    _ring: *mut Ring,
+    _offset: *const libc::timespec,
+    _sign: i8,
+) -> c_int {
+    NOT_SUPPORTED
+}
+
+/// Fills a buffer with a pattern: byte `n` is `n`, as PF_RING's kernel module does.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn pfring_loopback_test(
+    ring: *mut Ring,
+    buffer: *mut c_char,
+    buffer_len: u32,
+    len: u32,
+) -> c_int {
+    let body = |_: &Ring| {
+        if buffer.is_null() {
+            return Err(INVALID_ARGUMENT);
+        }
+        for at in 0..buffer_len.min(len) as usize {
+            // SAFETY: so many bytes of the program.
+            unsafe { buffer.cast::<u8>().add(at).write(at as u8) };
+        }
+        Ok(0)
+    };
+    // SAFETY: null or a ring.
+    unsafe { with(ring, body) }
+}
+
 /// Identifies a ring within the process: 0, since packets do not name it.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn pfring_get_ring_id(_ring: *mut Ring) -> u16 {
+pub unsafe extern "C" fn pfring_get_ring_id(_ring: *mut Ring) -> u32 {
     0
 }
 
@@ -166,7 +294,7 @@ pub unsafe extern "C" fn pfring_get_appl_stats_file_name(
     _place: *mut c_char,
     _len: u32,
 ) -> *mut c_char {
-    null_mut()
+    or_errno(Err(NOT_SUPPORTED))
 }
 
 /// Scheduling is left to the program.

@@ -1,6 +1,6 @@
 //! Receiving.
 
-use std::ffi::c_int;
+use std::ffi::{c_int, c_void};
 use std::ptr::{copy_nonoverlapping, null};
 use std::time::{Duration, Instant};
 
@@ -130,6 +130,114 @@ pub unsafe extern "C-unwind" fn pfring_recv_parsed(
         code
     }
 }
+
+/// `pfring_packet_info`.
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub struct PacketInfo {
+    data: *const u8,
+    time: libc::timeval,
+    cap_len: u16,
+    len: u16,
+    flags: u32,
+    hash: u32,
+}
+
+/// Receives up to `max` packets that arrived together, waiting at most for the first; returns their
+/// number. They are valid until the next call. Lengths have 16 bits.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn pfring_recv_burst(
+    ring: *mut Ring,
+    places: *mut PacketInfo,
+    max: u8,
+    may_wait: u8,
+) -> c_int {
+    let body = |ring: &Ring| {
+        if places.is_null() {
+            return Err(INVALID_ARGUMENT);
+        }
+        let use_it = |at: usize, header: Header, packet: &[u8]| {
+            let info = PacketInfo {
+                data: packet.as_ptr(),
+                time: libc::timeval {
+                    tv_sec: (header.time_ns / 1_000_000_000) as i64,
+                    tv_usec: (header.time_ns % 1_000_000_000 / 1000) as i64,
+                },
+                cap_len: header.cap_len.min(u16::MAX.into()) as u16,
+                len: header.wire_len.min(u16::MAX.into()) as u16,
+                flags: header.flags,
+                hash: header.hash,
+            };
+            // SAFETY: the program has `max` places.
+            unsafe { places.add(at).write_unaligned(info) };
+        };
+        let count = ring.receive_burst(max.into(), may_wait != 0, use_it)?;
+        if count == 0 {
+            // A request to stop ends one call.
+            ring.take_stop();
+        }
+        Ok(count as c_int)
+    };
+    // SAFETY: null or a ring.
+    let code = unsafe { with(ring, body) };
+    if may_wait != 0 {
+        // SAFETY: nothing is left to drop.
+        unsafe { cancellation_point() };
+    }
+    code
+}
+
+/// Stores the time of the packet that the next call returns. The last packet is then no longer
+/// valid.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn pfring_next_pkt_time(
+    ring: *mut Ring,
+    place: *mut libc::timespec,
+) -> c_int {
+    let body = |ring: &Ring| {
+        // SAFETY: null or a place of the program.
+        let place = unsafe { place.as_mut() }.ok_or(INVALID_ARGUMENT)?;
+        let time_ns = ring.next_time_ns()?;
+        place.tv_sec = (time_ns / 1_000_000_000) as i64;
+        place.tv_nsec = (time_ns % 1_000_000_000) as i64;
+        Ok(0)
+    };
+    // SAFETY: null or a ring.
+    unsafe { with(ring, body) }
+}
+
+/// Timestamps are the kernel's or the file's.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn pfring_next_pkt_raw_timestamp(
+    _ring: *mut Ring,
+    _place: *mut u64,
+) -> c_int {
+    NOT_SUPPORTED
+}
+
+/// Cards that report flows are not supported.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn pfring_recv_flow(
+    _ring: *mut Ring,
+    _flow: *mut c_void,
+    _may_wait: u8,
+) -> c_int {
+    NOT_SUPPORTED
+}
+
+/// Packets have no metadata of other programs.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn pfring_get_metadata(
+    _ring: *mut Ring,
+    _place: *mut *mut u8,
+    _len: *mut u32,
+) -> c_int {
+    NOT_SUPPORTED
+}
+
+/// There are no indexes of the program's own.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn pfring_sync_indexes_with_kernel(_ring: *mut Ring) {}
 
 /// Chunks of several packets exist on some cards only.
 #[unsafe(no_mangle)]

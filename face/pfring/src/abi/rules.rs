@@ -45,6 +45,35 @@ pub unsafe extern "C" fn pfring_remove_hw_rule(_ring: *mut Ring, _rule: u16) -> 
     NOT_SUPPORTED
 }
 
+/// Cards are not filtered.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn pfring_set_default_hw_action(_ring: *mut Ring, _action: c_int) -> c_int {
+    NOT_SUPPORTED
+}
+
+/// Rules about the payload are not supported.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn pfring_search_payload(_ring: *mut Ring, _text: *const c_char) -> c_int {
+    NOT_SUPPORTED
+}
+
+/// Cards with filters of their own are not supported.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn pfring_set_virtual_device(
+    _ring: *mut Ring,
+    _info: *const c_void,
+) -> c_int {
+    NOT_SUPPORTED
+}
+
+/// What rules drop is not sampled. Rate 0, which disables sampling, is accepted.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn pfring_set_filtering_sampling_rate(ring: *mut Ring, rate: u32) -> c_int {
+    let body = |_: &Ring| if rate == 0 { Ok(0) } else { Err(NOT_SUPPORTED) };
+    // SAFETY: null or a ring.
+    unsafe { with(ring, body) }
+}
+
 /// Adds a wildcard rule, or replaces that of the same number.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn pfring_add_filtering_rule(ring: *mut Ring, rule: *const c_void) -> c_int {
@@ -248,10 +277,4 @@ pub(super) unsafe fn parse(
         }
         parsed.level.into()
     })
-}
-
-/// A received packet cannot be sent on without a copy: use `pfring_send`.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn pfring_send_last_rx_packet(_ring: *mut Ring, _if_index: c_int) -> c_int {
-    NOT_SUPPORTED
 }

@@ -32,6 +32,8 @@ pub(super) fn mode(number: u32) -> Outcome<Mode> {
     match number {
         0 => Ok(Mode::Receive),
         1 => Ok(Mode::Send),
+        // `management_only`, since PF_RING 8.4.
+        2 => Ok(Mode::Manage),
         _ => Err(INVALID_ARGUMENT),
     }
 }
@@ -229,6 +231,57 @@ pub unsafe extern "C" fn pfring_zc_pkt_buff_data_from_cluster(
 ) -> *mut u8 {
     // SAFETY: null or a buffer.
     unsafe { pfring_zc_pkt_buff_data(buffer, null_mut()) }
+}
+
+/// The buffer in whose memory this place is; null if it is no buffer of the cluster.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn pfring_zc_pkt_data_buff(
+    data: *mut u8,
+    cluster: *mut Cluster,
+) -> *mut Buffer {
+    guard(null_mut(), || {
+        // SAFETY: null or a cluster.
+        let cluster = unsafe { cluster.as_ref() };
+        let found = cluster.and_then(|cluster| cluster.buffers().of_data(data.addr()));
+        found.map_or(null_mut(), std::ptr::with_exposed_provenance_mut)
+    })
+}
+
+/// Removes bytes from the start of a packet; null if it has fewer.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn pfring_zc_pkt_buff_pull(
+    buffer: *mut Buffer,
+    _queue: *mut Queue,
+    len: u16,
+) -> *mut u8 {
+    guard(null_mut(), || {
+        // SAFETY: null or a buffer of the program.
+        let buffer = unsafe { buffer.as_mut() };
+        let start = buffer.and_then(|buffer| buffer.pull(len));
+        start.map_or(null_mut(), <[u8]>::as_mut_ptr)
+    })
+}
+
+/// Removes bytes from the start of a packet.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn pfring_zc_pkt_buff_pull_only(buffer: *mut Buffer, len: u16) {
+    // SAFETY: null or a buffer of the program.
+    unsafe { pfring_zc_pkt_buff_pull(buffer, null_mut(), len) };
+}
+
+/// Adds bytes at the start of a packet; null without room.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn pfring_zc_pkt_buff_push(
+    buffer: *mut Buffer,
+    _queue: *mut Queue,
+    len: u16,
+) -> *mut u8 {
+    guard(null_mut(), || {
+        // SAFETY: null or a buffer of the program.
+        let buffer = unsafe { buffer.as_mut() };
+        let start = buffer.and_then(|buffer| buffer.push(len));
+        start.map_or(null_mut(), <[u8]>::as_mut_ptr)
+    })
 }
 
 /// Nothing needs a preparation.

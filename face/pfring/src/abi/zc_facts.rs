@@ -99,10 +99,38 @@ pub unsafe extern "C" fn pfring_zc_get_memory_info(
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn pfring_zc_debug() {}
 
-/// Unknown.
+/// The speed of a device in Mbit/s; 0 if it is unknown, and for a queue of a cluster.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn pfring_zc_get_queue_speed(_queue: *mut Queue) -> u32 {
-    0
+pub unsafe extern "C" fn pfring_zc_get_queue_speed(queue: *mut Queue) -> u32 {
+    // SAFETY: null or a queue.
+    let speed = || unsafe { queue.as_ref() }.and_then(Queue::speed_mbps);
+    guard(0, || speed().unwrap_or(0))
+}
+
+/// The clocks of cards are set by ptp4l and phc_ctl.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn pfring_zc_get_device_clock(
+    _queue: *mut Queue,
+    _time: *mut libc::timespec,
+) -> c_int {
+    NOT_SUPPORTED
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn pfring_zc_set_device_clock(
+    _queue: *mut Queue,
+    _time: *const libc::timespec,
+) -> c_int {
+    NOT_SUPPORTED
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn pfring_zc_adjust_device_clock(
+    _queue: *mut Queue,
+    _offset: *const libc::timespec,
+    _sign: i8,
+) -> c_int {
+    NOT_SUPPORTED
 }
 
 /// The node of a processor, -1 if there is none.

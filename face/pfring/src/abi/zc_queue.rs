@@ -8,7 +8,7 @@ use sys::boundary::{cancellation_point, guard};
 
 use super::{bytes, or_errno};
 use crate::ring::Outcome;
-use crate::status::{GENERIC, INVALID_ARGUMENT};
+use crate::status::{GENERIC, INVALID_ARGUMENT, NOT_SUPPORTED};
 use crate::zc::buffer::Buffer;
 use crate::zc::hash;
 use crate::zc::queue::{MultiQueue, Queue, Statistics};
@@ -113,7 +113,19 @@ pub unsafe extern "C-unwind" fn pfring_zc_recv_pkt_burst(
     }
 }
 
-/// Returns the length of the packet, or -1 if there is no room.
+/// Sends a packet, and sets `errno` to `EMSGSIZE` for one that can never be sent: programs that
+/// forward repeat it for any other error.
+fn send(queue: &Queue, place: &mut Box<Buffer>, flush: bool) -> Outcome<i32> {
+    let sent = queue.send(place, flush);
+    if sent == Err(INVALID_ARGUMENT) {
+        // SAFETY: the thread's errno.
+        unsafe { *libc::__errno_location() = libc::EMSGSIZE };
+    }
+    sent
+}
+
+/// Returns the length of the packet, -1 if there is no room, or -2 for a packet that can never be
+/// sent.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn pfring_zc_send_pkt(
     queue: *mut Queue,
@@ -121,10 +133,10 @@ pub unsafe extern "C" fn pfring_zc_send_pkt(
     flush: u8,
 ) -> c_int {
     // SAFETY: null or a queue; the program's place.
-    unsafe { with(queue, |queue| queue.send(buffer(place)?, flush != 0)) }
+    unsafe { with(queue, |queue| send(queue, buffer(place)?, flush != 0)) }
 }
 
-/// Returns the number of packets sent, or -1 if there is no room for the first one.
+/// Returns the number of packets sent, or what `pfring_zc_send_pkt` returns for the first one.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn pfring_zc_send_pkt_burst(
     queue: *mut Queue,
@@ -142,7 +154,7 @@ pub unsafe extern "C" fn pfring_zc_send_pkt_burst(
                     Err(status) if count == 0 => return Err(status),
                     Err(_) => break,
                 };
-                match queue.send(place, false) {
+                match send(queue, place, false) {
                     Ok(_) => count += 1,
                     Err(status) if count == 0 => return Err(status),
                     Err(_) => break,
@@ -154,6 +166,16 @@ pub unsafe extern "C" fn pfring_zc_send_pkt_burst(
             Ok(count as c_int)
         })
     }
+}
+
+/// The time at which a packet leaves the card is not known.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn pfring_zc_send_pkt_get_time(
+    _queue: *mut Queue,
+    _place: *mut *mut Buffer,
+    _time: *mut libc::timespec,
+) -> c_int {
+    NOT_SUPPORTED
 }
 
 #[unsafe(no_mangle)]
@@ -274,7 +296,7 @@ pub unsafe extern "C" fn pfring_zc_send_pkt_multi(
     // SAFETY: null or valid; the program's place.
     guard(GENERIC, || unsafe {
         match (multi.as_ref(), buffer(place)) {
-            (Some(multi), Ok(place)) => multi.send(place, mask, flush != 0),
+            (Some(multi), Ok(place)) => multi.send(place, mask.into(), flush != 0),
             _ => INVALID_ARGUMENT,
         }
     })

@@ -12,7 +12,7 @@ use sys::boundary::guard;
 use super::or_errno;
 use super::zc_queue::shared;
 use crate::ring::Outcome;
-use crate::status::{INVALID_ARGUMENT, NO_MEMORY};
+use crate::status::{INVALID_ARGUMENT, NO_MEMORY, NOT_SUPPORTED};
 use crate::zc::buffer::{Buffer, Buffers};
 use crate::zc::hash;
 use crate::zc::queue::{MultiQueue, Queue};
@@ -120,7 +120,7 @@ impl Work {
                 }
             }
             Out::Multi(multi) => {
-                let mask = answer.map_or(u64::MAX, i64::cast_unsigned);
+                let mask = answer.map_or(u128::MAX, |mask| mask.cast_unsigned().into());
                 // SAFETY: valid until the worker has ended, as the program must ensure.
                 if let Some(multi) = unsafe { multi.as_ref() } {
                     multi.send(buffer, mask, false);
@@ -329,6 +329,45 @@ pub unsafe extern "C" fn pfring_zc_run_fanout_v2(
         let asked = ((filter, filter_user), (distribute, user));
         Terms::new(pool, idle, asked, is_active, cpu).start(from, to)
     })
+}
+
+/// Like [`pfring_zc_run_fanout_v2`], for up to 128 queues: without `distribute`, to all. Masks of
+/// more than 64 bits are not supported.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn pfring_zc_run_fanout_v3(
+    in_queues: *const *const Queue,
+    multi: *const MultiQueue,
+    in_count: u32,
+    pool: *const Buffers,
+    policy: u32,
+    idle: Option<Idle>,
+    filter: Option<Distribute>,
+    filter_user: *mut c_void,
+    distribute: Option<Distribute>,
+    user: *mut c_void,
+    is_active: u32,
+    cpu: i32,
+) -> *mut Worker {
+    if distribute.is_some() {
+        return or_errno(Err(NOT_SUPPORTED));
+    }
+    // SAFETY: the same arguments.
+    unsafe {
+        pfring_zc_run_fanout_v2(
+            in_queues,
+            multi,
+            in_count,
+            pool,
+            policy,
+            idle,
+            filter,
+            filter_user,
+            None,
+            user,
+            is_active,
+            cpu,
+        )
+    }
 }
 
 /// Collects the packets of several queues in one, in the order in which they are received; without

@@ -1,7 +1,8 @@
 //! Buffers, and lists of free ones.
 
-use std::sync::Mutex;
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex};
 
 use ring::Descriptor;
 
@@ -17,6 +18,9 @@ pub const BUFFER_COUNT_MAX: u32 = 1 << 22;
 /// Longest metadata of the program's own in each buffer.
 pub const METADATA_LEN_MAX: u32 = 240;
 
+/// Bytes before a received packet, for headers that a program adds (`PF_RING_ZC_BUFFER_HEAD_ROOM`).
+const HEAD_ROOM: usize = 64;
+
 /// A `pfring_zc_pkt_buff`, and behind its end the packet, which programs reach by a call only.
 #[repr(C, align(64))]
 pub struct Buffer {
@@ -31,6 +35,8 @@ pub struct Buffer {
     /// As above.
     pub nanoseconds: u32,
     metadata: [u8; METADATA_LEN_MAX as usize],
+    /// Where the packet starts in `data`.
+    start: usize,
     data: Box<[u8]>,
 }
 
@@ -43,25 +49,50 @@ impl Buffer {
             seconds: 0,
             nanoseconds: 0,
             metadata: [0; METADATA_LEN_MAX as usize],
-            data: vec![0; len as usize].into(),
+            start: HEAD_ROOM,
+            data: vec![0; HEAD_ROOM + len as usize].into(),
         })
     }
 
-    /// Room for a packet.
+    /// Room for a packet, from its start on.
     pub fn data(&mut self) -> &mut [u8] {
-        &mut self.data
+        &mut self.data[self.start..]
     }
 
     /// The packet: as much as its length says and there is room for.
     pub fn packet(&self) -> &[u8] {
-        self.data.get(..self.len.into()).unwrap_or(&self.data)
+        let data = &self.data[self.start..];
+        data.get(..self.len.into()).unwrap_or(data)
+    }
+
+    /// Removes bytes from the start of the packet; returns its new start, or `None` if it has
+    /// fewer.
+    pub fn pull(&mut self, len: u16) -> Option<&mut [u8]> {
+        self.len = self.len.checked_sub(len)?;
+        self.start = (self.start + usize::from(len)).min(self.data.len());
+        Some(self.data())
+    }
+
+    /// Adds bytes at the start of the packet; returns its new start, or `None` without room.
+    pub fn push(&mut self, len: u16) -> Option<&mut [u8]> {
+        let start = self.start.checked_sub(len.into())?;
+        self.len = self.len.checked_add(len)?;
+        self.start = start;
+        Some(self.data())
+    }
+
+    /// Stores bytes as the packet, truncated to the buffer.
+    fn put(&mut self, bytes: &[u8]) {
+        self.start = HEAD_ROOM;
+        let room = self.data();
+        let len = bytes.len().min(room.len());
+        room[..len].copy_from_slice(&bytes[..len]);
+        self.len = len as u16;
     }
 
     /// Stores a received packet, truncated to the buffer.
     pub fn store(&mut self, header: &Header, bytes: &[u8]) {
-        let len = bytes.len().min(self.data.len());
-        self.data[..len].copy_from_slice(&bytes[..len]);
-        self.len = len as u16;
+        self.put(bytes);
         (self.flags, self.hash) = (0, header.hash);
         self.seconds = (header.time_ns / 1_000_000_000) as u32;
         self.nanoseconds = (header.time_ns % 1_000_000_000) as u32;
@@ -75,9 +106,8 @@ impl Buffer {
 
     /// Copies a packet with its metadata.
     pub fn copy(&mut self, other: &Self) {
-        let len = other.packet().len().min(self.data.len());
-        self.data[..len].copy_from_slice(&other.packet()[..len]);
-        (self.len, self.flags, self.hash) = (len as u16, other.flags, other.hash);
+        self.put(other.packet());
+        (self.flags, self.hash) = (other.flags, other.hash);
         (self.seconds, self.nanoseconds) = (other.seconds, other.nanoseconds);
         self.metadata = other.metadata;
     }
@@ -92,7 +122,13 @@ pub struct Buffers {
     left: AtomicU32,
     #[allow(clippy::vec_box, reason = "programs hold the addresses of buffers")]
     free: Mutex<Vec<Box<Buffer>>>,
+    /// Where the packets of all buffers of the cluster are.
+    places: Arc<Places>,
 }
+
+/// Buffers by the address at which the memory of their packets starts: its length, and the address
+/// of the buffer. They stay until the cluster is destroyed.
+type Places = Mutex<BTreeMap<usize, (usize, usize)>>;
 
 impl Buffers {
     /// At most `count` buffers for packets of up to `len` bytes.
@@ -102,6 +138,7 @@ impl Buffers {
             len,
             left: AtomicU32::new(count),
             free: Mutex::default(),
+            places: Arc::default(),
         }
     }
 
@@ -118,10 +155,28 @@ impl Buffers {
 
     /// Takes a buffer; `None` if all are in use.
     pub fn take(&self) -> Option<Box<Buffer>> {
-        if let Some(buffer) = lock(&self.free).pop() {
+        if let Some(mut buffer) = lock(&self.free).pop() {
+            buffer.start = HEAD_ROOM;
             return Some(buffer);
         }
-        self.spend(1).then(|| Buffer::new(self.len))
+        self.spend(1).then(|| {
+            let buffer = Buffer::new(self.len);
+            let memory = buffer.data.as_ptr_range();
+            let (start, address) = (
+                memory.start.addr(),
+                (&raw const *buffer).expose_provenance(),
+            );
+            lock(&self.places).insert(start, (memory.end.addr() - start, address));
+            buffer
+        })
+    }
+
+    /// The address of the buffer in whose memory for packets this address is, if it is a buffer of
+    /// the cluster.
+    pub fn of_data(&self, address: usize) -> Option<usize> {
+        let places = lock(&self.places);
+        let (start, (len, buffer)) = places.range(..=address).next_back()?;
+        (address - start < *len).then_some(*buffer)
     }
 
     /// Returns a buffer.
@@ -133,6 +188,7 @@ impl Buffers {
     pub fn split(&self, id: u32, count: u32) -> Option<Self> {
         let pool = || Self {
             id,
+            places: Arc::clone(&self.places),
             ..Self::new(self.len, count)
         };
         (count != 0 && self.spend(count)).then(pool)

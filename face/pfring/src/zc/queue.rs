@@ -22,6 +22,8 @@ pub enum Mode {
     Receive,
     /// Packets are sent.
     Send,
+    /// The device is only looked at.
+    Manage,
 }
 
 /// How a device is opened.
@@ -105,8 +107,11 @@ impl Queue {
             settings.mode = match mode {
                 Mode::Receive => settings::Mode::Receive,
                 Mode::Send => settings::Mode::Send,
+                Mode::Manage => settings::Mode::Manage,
             };
             settings.wanted = wanted;
+            // Packets are copied into buffers.
+            settings.only_reads = true;
         })?;
         ring.set_wanted(wanted)?;
         ring.set_poll_duration(LOOK_EVERY.as_millis() as u32);
@@ -128,12 +133,14 @@ impl Queue {
                     settings.mode = settings::Mode::Receive;
                     // If this process is killed, no other packet is lost.
                     settings.batch_max = Some(1);
+                    settings.only_reads = true;
                 })?;
                 ring.set_poll_duration(LOOK_EVERY.as_millis() as u32);
                 ring.enable()?;
                 Kind::Device(Box::new(ring))
             }
             Mode::Send => Kind::Remote(Box::new(Sending::attach(cluster, number)?)),
+            Mode::Manage => return Err(INVALID_ARGUMENT),
         };
         Ok(Self::new(number, lens, kind))
     }
@@ -213,14 +220,21 @@ impl Queue {
     /// `place` is a free one then.
     ///
     /// # Errors
-    /// `GENERIC` if there is no room, `INVALID_ARGUMENT` for an empty packet; the device's.
+    /// `INVALID_ARGUMENT` for an empty packet, or one that the device cannot send; `GENERIC` if
+    /// there is no room.
     pub fn send(&self, place: &mut Box<Buffer>, flush: bool) -> Outcome<i32> {
         let len = place.packet().len() as i32;
         if len == 0 {
             return Err(INVALID_ARGUMENT);
         }
         let sent = match &self.kind {
-            Kind::Device(ring) => ring.send(place.packet(), flush).map_err(|_| GENERIC),
+            Kind::Device(ring) => {
+                let sent = ring.send(place.packet(), flush);
+                sent.map_err(|status| match status {
+                    INVALID_ARGUMENT => INVALID_ARGUMENT,
+                    _ => GENERIC,
+                })
+            }
             Kind::Local(local) => local.send(place),
             Kind::Remote(sending) => sending.send(place),
         };
@@ -248,6 +262,14 @@ impl Queue {
         if let Kind::Device(ring) = &self.kind {
             // Its errors are reported by the next packet.
             let _ = ring.flush();
+        }
+    }
+
+    /// The speed of a device in Mbit/s, if it is known.
+    pub fn speed_mbps(&self) -> Option<u32> {
+        match &self.kind {
+            Kind::Device(ring) => ring.device().speed_mbps(),
+            _ => None,
         }
     }
 
@@ -310,6 +332,10 @@ impl Queue {
     }
 }
 
+/// Maximum number of queues of a multi-queue. Masks of programs have 64 bits; with more, packets
+/// can be sent to all.
+pub const QUEUE_COUNT_MAX: usize = 128;
+
 /// A `pfring_zc_multi_queue`: several queues that receive the same packets.
 pub struct MultiQueue {
     queues: Vec<Weak<Queue>>,
@@ -326,9 +352,9 @@ impl MultiQueue {
     /// Combines queues; the result is valid as long as the first of them.
     ///
     /// # Errors
-    /// `INVALID_ARGUMENT` for none, or more than a mask has bits.
+    /// `INVALID_ARGUMENT` for none, or more than [`QUEUE_COUNT_MAX`].
     pub fn create(queues: &[Arc<Queue>]) -> Outcome<*const Self> {
-        let first = queues.first().filter(|_| queues.len() <= 64);
+        let first = queues.first().filter(|_| queues.len() <= QUEUE_COUNT_MAX);
         let first = first.ok_or(INVALID_ARGUMENT)?;
         let multi = Arc::new(Self::of(queues));
         let place = Arc::as_ptr(&multi);
@@ -337,7 +363,7 @@ impl MultiQueue {
     }
 
     /// Sends the packet to those of the queues whose bit is set; returns how many had room.
-    pub fn send(&self, place: &mut Box<Buffer>, mask: u64, flush: bool) -> i32 {
+    pub fn send(&self, place: &mut Box<Buffer>, mask: u128, flush: bool) -> i32 {
         let chosen = self.queues.iter().enumerate();
         let chosen = chosen.filter(|(at, _)| mask >> at & 1 != 0);
         let chosen: Vec<_> = chosen.filter_map(|(_, queue)| queue.upgrade()).collect();

@@ -107,7 +107,7 @@ fn several_queues_receive_the_packets_of_their_bits() {
     assert!(!multi.is_null() && MultiQueue::create(&[]).is_err());
     let multi = MultiQueue::of(&queues);
     let mut place = cluster.buffers().take().unwrap();
-    for (mask, count) in [(0b101, 2), (0, 0), (0b1000, 0), (u64::MAX, 3), (0b001, 0)] {
+    for (mask, count) in [(0b101, 2), (0, 0), (0b1000, 0), (u128::MAX, 3), (0b001, 0)] {
         fill(&mut place, mask as u8);
         assert_eq!(multi.send(&mut place, mask, false), count, "{mask}");
     }
@@ -248,4 +248,34 @@ fn hashes_are_the_same_in_both_directions_and_look_into_gtp() {
         by_gre(&gre(1, &there)[..len]);
     }
     assert_eq!(by_addresses(&[]), 0);
+}
+
+#[test]
+fn headers_are_removed_and_added_at_the_start_of_a_packet() {
+    let cluster = cluster(2);
+    let mut buffer = cluster.buffers().take().unwrap();
+    fill(&mut buffer, 7);
+    let start = buffer.data().as_ptr();
+    assert_eq!(
+        buffer.pull(14).map(|data| data.as_ptr()),
+        Some(start.wrapping_add(14))
+    );
+    assert_eq!((buffer.packet().len(), buffer.packet()[0]), (46, 7));
+    // The head room, and what was removed.
+    assert_eq!(
+        buffer.push(14 + 64).map(|data| data.as_ptr()),
+        Some(start.wrapping_sub(64))
+    );
+    assert_eq!(buffer.packet().len(), 60 + 64);
+    assert!(buffer.push(1).is_none() && buffer.pull(125).is_none());
+    let address = (&raw const *buffer).addr();
+    let data = buffer.data().as_ptr().addr();
+    for at in [data, data + 64, data + 100] {
+        assert_eq!(cluster.buffers().of_data(at), Some(address));
+    }
+    assert_ne!(cluster.buffers().of_data(data - 1), Some(address));
+    // A buffer that is taken again has its head room.
+    cluster.buffers().give(buffer);
+    let mut buffer = cluster.buffers().take().unwrap();
+    assert_eq!(buffer.data().as_ptr(), start);
 }
