@@ -124,7 +124,11 @@ fn hexadecimal_dumps_equal_those_of_tcpdump() {
     for path in corpus.files.iter().step_by(corpus.at_least(5, 1)) {
         let name = path.file_name().unwrap().to_str().unwrap();
         // libpcap truncates packets longer than the file's own limit.
-        known.extend(LONGER_THAN_SAID.into_iter().filter(|longer| *longer == name));
+        known.extend(
+            LONGER_THAN_SAID
+                .into_iter()
+                .filter(|longer| *longer == name),
+        );
         for flag in ["-xx", "-XX"] {
             let mut command = Command::new("tcpdump");
             command
@@ -132,7 +136,10 @@ fn hexadecimal_dumps_equal_those_of_tcpdump() {
                 .arg(path);
             let theirs = lab::oracle::cache::output(&mut command, path).unwrap();
             let ours = capture::capture(["-n", "-t", flag, "-r", path.to_str().unwrap()]);
-            assert!(ours.success() || corpus::is_damaged(path), "{name}: {ours:?}");
+            assert!(
+                ours.success() || corpus::is_damaged(path),
+                "{name}: {ours:?}"
+            );
             if !theirs.status.success() {
                 continue;
             }

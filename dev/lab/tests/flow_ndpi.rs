@@ -91,7 +91,10 @@ fn ours(file: &Path) -> BTreeMap<Ends, BTreeSet<String>> {
     command.args(["--level", "inner", "--table-size", "20000"]);
     command.arg(file);
     let finished = Process::spawn(&mut command).unwrap().wait(LIMIT).unwrap();
-    assert!(finished.success() || corpus::is_damaged(file), "{finished:?}");
+    assert!(
+        finished.success() || corpus::is_damaged(file),
+        "{finished:?}"
+    );
     let mut output = BTreeMap::new();
     for line in finished.stdout.lines() {
         let line: Value = serde_json::from_str(line).unwrap();

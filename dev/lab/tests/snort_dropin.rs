@@ -153,9 +153,7 @@ fn read(captures: &[PathBuf], filter: &str, library: Option<&Dropin>) -> Report 
     let list = folder.0.join("captures");
     let captures = captures.iter().map(|file| file.canonicalize().unwrap());
     let captures: Vec<_> = captures.collect();
-    let lines = captures
-        .iter()
-        .map(|file| format!("{}\n", file.display()));
+    let lines = captures.iter().map(|file| format!("{}\n", file.display()));
     std::fs::write(&list, lines.collect::<String>()).unwrap();
     let folders = captures.iter().filter_map(|file| file.parent());
     let folders: BTreeSet<_> = folders.map(PathBuf::from).collect();

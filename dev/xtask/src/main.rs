@@ -54,7 +54,7 @@ const TASKS: &[Task] = &[
     },
     Task {
         name: "test",
-        args: "[ARGS of cargo test] | dead [--limit SECONDS]",
+        args: "[ARGS of cargo test] | dead [--limit SECONDS] [NAME]...",
         summary: "install what tests need, run them all, and count what was skipped",
         more: "\
 Arguments go to cargo test: `cargo xtask test -p barewire-wire udp`.

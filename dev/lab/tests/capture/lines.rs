@@ -233,7 +233,7 @@ fn expressions_select_in_the_corpus_what_tcpdump_selects() {
     lab::require!(skip::program("tcpdump", "tcpdump"));
     let names = [
         "lab-mix.pcapng",
-        "nDPI__dhcp-fuzz.pcapng",
+        "wireshark__dhcp.pcapng",
         "libpcap__ipv6_ext_headers.pcap",
     ];
     let corpus = corpus::captures();

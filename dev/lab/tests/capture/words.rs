@@ -198,7 +198,10 @@ fn relative_sequence_numbers_equal_those_of_tcpdump() {
             .stdout;
         let theirs = String::from_utf8_lossy(&theirs).into_owned();
         let ours = capture(["-t".as_ref(), "-r".as_ref(), path.as_os_str()]);
-        assert!(ours.success() || corpus::is_damaged(path), "{name}: {ours:?}");
+        assert!(
+            ours.success() || corpus::is_damaged(path),
+            "{name}: {ours:?}"
+        );
         let (ours, theirs) = (numbers(&ours.stdout), numbers(&theirs));
         if ours.len() != theirs.len() {
             uncompared += 1;

@@ -24,7 +24,8 @@ impl Reduced {
         let mut kinds = BTreeMap::<&str, BTreeSet<&str>>::new();
         let mut tests = BTreeSet::new();
         for line in lines {
-            let Some((test, how)) = line.strip_prefix(START).and_then(|l| l.split_once(": ")) else {
+            let Some((test, how)) = line.strip_prefix(START).and_then(|l| l.split_once(": "))
+            else {
                 continue;
             };
             kinds.entry(how).or_default().insert(test);
@@ -68,7 +69,10 @@ mod tests {
             "REDUCED: 1 test ran on 1 of some 140 captures",
             "REDUCED: 2 tests ran on 4 of 700 captures",
         ];
-        assert_eq!((reduced.tests, reduced.lines.as_slice()), (2, &expected.map(String::from)[..]));
+        assert_eq!(
+            (reduced.tests, reduced.lines.as_slice()),
+            (2, &expected.map(String::from)[..])
+        );
         assert_eq!(reduced.words(), "; 2 of them on less input");
         assert_eq!(Reduced::of(&[]).words(), "");
     }
