@@ -19,9 +19,9 @@ use crate::skip::Missing;
 /// The number of captures in the large corpus.
 pub const LARGE_COUNT: usize = 696;
 
-/// Captures of the large corpus that are damaged: the number of packets before the damage, a part of
-/// the error, and the reason. Every other capture is read to its end: a failure there is one of
-/// barewire.
+/// Captures of the large corpus that are damaged: the number of packets before the damage, a part
+/// of the error, and the reason. Every other capture is read to its end: a failure there is one
+/// of barewire.
 pub const DAMAGED: [(&str, u64, &str, &str); 4] = [
     (
         "nDPI__fuzz-2021-10-13.pcap",

@@ -48,8 +48,8 @@ fn an_unpacked_program_sees_what_it_is_given() {
     command.env("QEMU_MODULE_DIR", "/nowhere");
     let seen = run(&mut command).checked().unwrap().stdout;
     let expected = format!(
-        "bin\ndev\netc\nlib\nlib64\nproc\nrun\nsbin\nsys\ntmp\nusr\nvar\nroot\nnobody\nGIVEN\nHOME\n\
-         LC_ALL\nPATH\nTZ\n{given}\ntext\n"
+        "bin\ndev\netc\nlib\nlib64\nproc\nrun\nsbin\nsys\ntmp\nusr\nvar\nroot\nnobody\nGIVEN\n\
+         HOME\nLC_ALL\nPATH\nTZ\n{given}\ntext\n"
     );
     let rest = seen.strip_prefix(&expected);
     let rest = rest.unwrap_or_else(|| panic!("{seen}\nexpected:\n{expected}"));
@@ -147,9 +147,9 @@ const TESTS: &[&str] = &[
     "unpacked_alone::qemu_loads_its_own_modules",
 ];
 
-/// Makes writable copies of directories in the mount namespace of the shell, writes each file of the
-/// list `$1` in them, adds users that have other numbers than those of the packages, and executes
-/// the rest.
+/// Makes writable copies of directories in the mount namespace of the shell, writes each file of
+/// the list `$1` in them, adds users that have other numbers than those of the packages, and
+/// executes the rest.
 const PLANT: &str = r#"
 list=$1
 shift

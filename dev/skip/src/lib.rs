@@ -3,9 +3,9 @@
 //! The line `SKIPPED: TEST: WHY` goes to standard error past libtest's capture, and to the file
 //! named by `BAREWIRE_SKIPS`, from which `cargo xtask test` prints and counts them: libtest counts
 //! a test that returns early as passed. `REDUCED: TEST: HOW` is the line of a test that runs on a
-//! part of its input, because the rest is not on this machine. The lab reports more about missing requirements
-//! (`lab::skip`), and also uses this crate, which has no dependencies so that every crate can use
-//! it.
+//! part of its input, because the rest is not on this machine. The lab reports more about missing
+//! requirements (`lab::skip`), and also uses this crate, which has no dependencies so that every
+//! crate can use it.
 #![forbid(unsafe_code)]
 
 use std::fmt;
@@ -36,7 +36,8 @@ pub fn record(test: &str, why: impl fmt::Display) {
 }
 
 /// Records that `test` runs on less input than on a machine that has all of it: `ran on 4 of 700
-/// captures`. It counts as passed; `cargo xtask test` prints how many tests there were of each kind.
+/// captures`. It counts as passed; `cargo xtask test` prints how many tests of each kind there
+/// were.
 ///
 /// # Panics
 /// If `BAREWIRE_NO_SKIPS` is set, or the line cannot be written.

@@ -113,8 +113,8 @@ impl Drop for Folder {
     }
 }
 
-/// Captures for collectors: those of the repository, and one in `every` of the large corpus that are
-/// not damaged.
+/// Captures for collectors: those of the repository, and one in `every` of the large corpus,
+/// without damaged ones.
 #[track_caller]
 pub fn captures(every: usize) -> Vec<PathBuf> {
     let all = corpus::captures();

@@ -17,9 +17,9 @@ const ENVIRONMENT: [&str; 4] = [
     "LC_ALL=C",
 ];
 
-/// A command line that runs a program, by its path in these packages, through the command `through`.
-/// It sees the directories `given`, under their own paths. Its working directory stays, if it is
-/// among them. Without root privileges, it is root in a user namespace.
+/// A command line that runs a program, by its path in these packages, through the command
+/// `through`. It sees the directories `given`, under their own paths. Its working directory stays,
+/// if it is among them. Without root privileges, it is root in a user namespace.
 pub fn words(packages: &Path, given: &[&Path], through: &[String], program: &Path) -> Vec<String> {
     let mut words: Vec<String> = ["env", "-i"].map(str::to_owned).into();
     words.extend(ENVIRONMENT.map(str::to_owned));

@@ -1,12 +1,12 @@
-//! `cargo xtask test dead`: runs the lab's tests with a program that is dead, and fails for each test
-//! that passes nevertheless.
+//! `cargo xtask test dead`: runs the lab's tests with a program that is dead, and fails for each
+//! test that passes nevertheless.
 //!
 //! A comparison with another program can be written so that it compares nothing: a loop that
 //! continues at the first failure, a count without a minimum, an exit code that nobody reads. Such
 //! a test is green whatever the program does. So `barewire` is replaced by a program that prints
-//! nothing and exits with 101, and the two libraries by files that no linker loads. Which tests need
-//! them is not a list: a test that asks for one (`lab::process`) and ends with success is a finding,
-//! unless it is among [`GREEN`].
+//! nothing and exits with 101, and the two libraries by files that no linker loads. Which tests
+//! need them is not a list: a test that asks for one (`lab::process`) and ends with success is a
+//! finding, unless it is among [`GREEN`].
 //!
 //! Each test has its own process, which is ended after a limit: a test that waits for a dead
 //! program is not green.

@@ -1,4 +1,4 @@
-//! Tests that ran on less input than there could be, from the lines that `dev/skip` writes for them.
+//! Tests that ran on less input than there could be, from the lines that `dev/skip` writes.
 
 use std::collections::{BTreeMap, BTreeSet};
 
