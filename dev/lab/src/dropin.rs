@@ -5,9 +5,8 @@ use std::process::Command;
 
 use anyhow::{Context, Result};
 
-use crate::netns::Netns;
 use crate::process::{libpcap, libpfring};
-use crate::skip::{Missing, which};
+use crate::skip::which;
 
 /// The dynamic linker's variable for library directories.
 const FOLDERS: &str = "LD_LIBRARY_PATH";
@@ -58,6 +57,11 @@ impl Dropin {
         Ok(made)
     }
 
+    /// The directory.
+    pub fn folder(&self) -> &Path {
+        &self.folder
+    }
+
     /// The library under one of its names.
     pub fn library(&self) -> PathBuf {
         self.folder.join(self.name)
@@ -78,57 +82,6 @@ impl Dropin {
 impl Drop for Dropin {
     fn drop(&mut self) {
         let _ = std::fs::remove_dir_all(&self.folder);
-    }
-}
-
-/// A program that `cargo xtask setup` has unpacked below `target`, with all its libraries: it is
-/// run by its own dynamic linker.
-#[derive(Clone, Debug)]
-pub struct Unpacked {
-    root: PathBuf,
-    program: PathBuf,
-}
-
-impl Unpacked {
-    /// The program at this path below the folder.
-    ///
-    /// # Errors
-    /// If it was not unpacked.
-    pub fn find(folder: &str, program: &str) -> Result<Unpacked, Missing> {
-        let target = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target");
-        let missing = || Missing::Machine(format!("{folder} below target (cargo xtask setup)"));
-        // Programs that change their directory need whole paths.
-        let root = target.join(folder).canonicalize().map_err(|_| missing())?;
-        let program = root.join(program);
-        match program.is_file() {
-            true => Ok(Unpacked { root, program }),
-            false => Err(missing()),
-        }
-    }
-
-    /// A path below its folder.
-    pub fn path(&self, inside: &str) -> PathBuf {
-        self.root.join(inside)
-    }
-
-    /// The directory of its libraries.
-    pub fn libraries(&self) -> PathBuf {
-        self.path("usr/lib/x86_64-linux-gnu")
-    }
-
-    /// Runs it in a namespace, with this build's library if one is given, else with the original.
-    pub fn command(&self, ns: Option<&Netns>, library: Option<&Dropin>) -> Command {
-        let own = self.libraries();
-        let linker = own.join("ld-linux-x86-64.so.2");
-        let mut command = match ns {
-            Some(ns) => ns.command(linker),
-            None => Command::new(linker),
-        };
-        let first = library.map(|library| format!("{}:", library.folder.display()));
-        let path = format!("{}{}", first.unwrap_or_default(), own.display());
-        command.args(["--library-path", &path]).arg(&self.program);
-        command.env("TZ", "UTC").env("LC_ALL", "C");
-        command
     }
 }
 

@@ -28,6 +28,7 @@ pub mod packet;
 pub mod process;
 pub mod random;
 pub mod skip;
+pub mod unpacked;
 pub mod veth;
 pub mod vm;
 pub mod watch;

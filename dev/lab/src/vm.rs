@@ -11,6 +11,7 @@ use anyhow::{Context, Result, bail, ensure};
 
 use crate::process::{Finished, Process};
 use crate::skip::Missing;
+use crate::unpacked::Unpacked;
 
 /// Environment variable with the directory of the parts; as in `cargo xtask lab`.
 const CACHE: &str = "BAREWIRE_LAB_CACHE";
@@ -60,7 +61,7 @@ pub enum System {
 
 /// The parts of a virtual machine.
 struct Parts {
-    qemu: PathBuf,
+    qemu: Unpacked,
     kernel: PathBuf,
     /// Modules of the driver, unless it is built in.
     modules: Option<PathBuf>,
@@ -69,11 +70,7 @@ struct Parts {
 
 impl Parts {
     fn find(system: System) -> Option<Parts> {
-        let cache = match std::env::var_os(CACHE) {
-            Some(cache) => PathBuf::from(cache),
-            None => Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/lab"),
-        };
-        let qemu = cache.join("qemu-trixie");
+        let (cache, qemu) = (cache(), qemu()?);
         let parts = match system {
             System::Debian => {
                 let kernel = kernel(&cache)?;
@@ -91,9 +88,21 @@ impl Parts {
                 busybox: unpacked("ubuntu", "usr/bin/busybox")?,
             },
         };
-        let is_there = parts.qemu.is_dir() && parts.busybox.is_file();
-        is_there.then_some(parts)
+        parts.busybox.is_file().then_some(parts)
     }
+}
+
+/// The directory of the parts.
+fn cache() -> PathBuf {
+    match std::env::var_os(CACHE) {
+        Some(cache) => PathBuf::from(cache),
+        None => Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/lab"),
+    }
+}
+
+/// QEMU, if `cargo xtask lab` has unpacked it.
+pub fn qemu() -> Option<Unpacked> {
+    Unpacked::at(&cache().join("qemu-trixie"), "usr/bin/qemu-system-x86_64")
 }
 
 /// A file of packages that `cargo xtask setup` has unpacked below `target`.
@@ -162,8 +171,18 @@ pub enum Link {
     Queues(PathBuf, u32),
     /// A TAP interface, in the namespace at this path.
     Tap(PathBuf, String),
-    /// None at the start: a free slot, [`Machine::plug`].
-    Later,
+    /// None at the start: a free slot, for a back-end on this socket ([`Machine::plug`]).
+    Later(PathBuf),
+}
+
+impl Link {
+    /// The socket of the back-end.
+    fn socket(&self) -> Option<&Path> {
+        match self {
+            Link::VhostUser(socket) | Link::Queues(socket, _) | Link::Later(socket) => Some(socket),
+            Link::Tap(..) => None,
+        }
+    }
 }
 
 /// What differs between machines.
@@ -207,7 +226,7 @@ impl Machine {
         std::fs::create_dir_all(&folder)?;
         let folder = Folder(folder);
         let initramfs = initramfs(&parts, &folder.0)?;
-        let mut command = qemu(&parts, &options.link);
+        let mut command = command(&parts, &options.link, &folder.0)?;
         command.args([
             "-M",
             "q35,memory-backend=mem",
@@ -253,7 +272,7 @@ impl Machine {
             Link::Tap(_, ifname) => {
                 format!("tap,id=net,ifname={ifname},script=no,downscript=no")
             }
-            Link::Later => String::new(),
+            Link::Later(_) => String::new(),
         };
         if netdev.is_empty() {
             command.args(["-device", "pcie-root-port,id=free,chassis=1"]);
@@ -305,7 +324,8 @@ impl Machine {
             .collect()
     }
 
-    /// Plugs a card into the free slot, with a vhost-user back-end on this socket.
+    /// Plugs a card into the free slot, with a vhost-user back-end on the socket of
+    /// [`Link::Later`].
     ///
     /// # Errors
     /// If the monitor cannot be reached.
@@ -356,27 +376,21 @@ impl Machine {
     }
 }
 
-/// The program with its own libraries and firmware. It ends with this process.
-fn qemu(parts: &Parts, link: &Link) -> Command {
-    let libraries = parts.qemu.join("usr/lib/x86_64-linux-gnu");
-    let mut command = match link {
-        Link::VhostUser(_) | Link::Queues(..) | Link::Later => Command::new("setpriv"),
-        Link::Tap(ns, _) => {
-            let mut command = Command::new("nsenter");
-            command
-                .arg(format!("--net={}", ns.display()))
-                .arg("setpriv");
-            command
-        }
-    };
-    command.args(["--pdeathsig", "KILL", "--"]);
-    command.arg(libraries.join("ld-linux-x86-64.so.2"));
-    command.arg("--library-path").arg(&libraries);
-    command.arg(parts.qemu.join("usr/bin/qemu-system-x86_64"));
-    for share in ["usr/share/qemu", "usr/share/seabios", "usr/lib/ipxe/qemu"] {
-        command.arg("-L").arg(parts.qemu.join(share));
+/// The program, which sees the kernel, the machine's directory and that of its socket. It ends with
+/// this process.
+fn command(parts: &Parts, link: &Link, folder: &Path) -> Result<Command> {
+    let mut qemu = parts.qemu.clone().with(folder).with(&parts.kernel);
+    if let Some(socket) = link.socket() {
+        qemu = qemu.with(socket.parent().context("a socket in a directory")?);
     }
-    command
+    let qemu = qemu.with_parent();
+    let Link::Tap(ns, _) = link else {
+        return Ok(qemu.command(None));
+    };
+    let mut command = Command::new("nsenter");
+    command.arg(format!("--net={}", ns.display()));
+    command.args(qemu.words());
+    Ok(command)
 }
 
 /// Writes the guest's file system: busybox packs it.

@@ -185,6 +185,7 @@ mod snort_dropin;
 mod suricata_cleanup;
 mod suricata_corpus;
 mod suricata_queues;
+mod unpacked_alone;
 mod vm_live;
 mod wire_corpus;
 mod wire_tcpdump;

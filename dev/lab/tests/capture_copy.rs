@@ -138,13 +138,13 @@ fn a_copy_without_a_filter_is_equal_byte_by_byte() {
         let copy = std::fs::read(&copy).unwrap_or_default();
         let whole = std::fs::read(path).unwrap();
         // Of a damaged file everything before the damage is copied.
-        match done.success() {
-            true => assert!(whole == copy, "{}", path.display()),
-            false => assert!(whole.starts_with(&copy), "{}", path.display()),
+        match corpus::is_damaged(path) {
+            true => assert!(whole.starts_with(&copy), "{}", path.display()),
+            false => assert!(done.success() && whole == copy, "{}", path.display()),
         }
         copied += 1;
     }
-    assert!(copied > 1 || corpus.files.len() < 100, "only {copied}");
+    assert!(copied > corpus.at_least(20, 3), "only {copied}");
     for (name, more) in [("b.pcapng", &["--print"][..]), ("c.pcapng", &["-U"])] {
         let copy = folder.at(name);
         let args = ["-r", text(&file), "-w", text(&copy)];

@@ -28,7 +28,7 @@ const FLOW_COUNT: usize = 8;
 fn truth(folder: &Folder) -> (PathBuf, Vec<Side>) {
     let file = folder.0.join("sides.pcap");
     std::fs::write(&file, capture()).unwrap();
-    let run = run(&file, &["--uniflow", "--key", "vlan"]).unwrap();
+    let run = run(&file, &["--uniflow", "--key", "vlan"]);
     let mut sides: Vec<Side> = run.flows.iter().map(Side::of).collect();
     sides.sort();
     // As the capture was made.
@@ -144,7 +144,7 @@ fn nfdump(folder: &str) -> Vec<(Side, [u64; 2])> {
 /// Runs the export into a collector at a port, and lets it finish reading.
 fn export(file: &std::path::Path, (format, options): (&str, &str), port: u16) {
     let url = format!("{format}:udp://127.0.0.1:{port}?rate=5000{options}");
-    run(file, &["--key", "vlan", "--export", &url]).unwrap();
+    run(file, &["--key", "vlan", "--export", &url]);
     wait_read(port);
 }
 
@@ -361,7 +361,7 @@ fn tshark_shows_every_field() {
     for options in ["", "?uniflow"] {
         let out = folder.file("flows.ipfix");
         let url = format!("ipfix:{out}{options}");
-        run(&file, &["--key", "vlan", "--export", &url]).unwrap();
+        run(&file, &["--key", "vlan", "--export", &url]);
         let mut command = Command::new("tshark");
         command.env("TZ", "UTC").args(["-n", "-V", "-r", &out]);
         let text = Process::spawn(&mut command).unwrap().wait(LIMIT).unwrap();

@@ -83,17 +83,14 @@ fn endpoints_by_query(folder: &str) -> Endpoints {
 #[test]
 fn directions_equal_tsharks_endpoints() {
     require!(skip::program("tshark", "tshark"), python(&["duckdb"]));
-    let all = corpus::captures().files;
+    let all = corpus::captures();
     let named = |file: &&PathBuf| CAPTURES.iter().any(|name| file.ends_with(name));
-    let files: Vec<&PathBuf> = all.iter().filter(named).collect();
-    if files.len() < 10 {
-        let what = format!("{} shared captures", CAPTURES.len() - files.len());
-        lab::skip!(skip::Missing::Machine(what));
-    }
+    let files: Vec<&PathBuf> = all.files.iter().filter(named).collect();
+    assert_eq!(files.len(), all.at_least(CAPTURES.len(), 2));
     for file in files {
         let folder = Folder::new("query-endpoints");
         let url = format!("parquet:{}", folder.path());
-        run(file, &["--octets", "packet", "--export", &url]).unwrap();
+        run(file, &["--octets", "packet", "--export", &url]);
         let expected = endpoints_by_tshark(file);
         assert!(expected.len() > 1, "{}", file.display());
         assert_eq!(
@@ -117,17 +114,12 @@ fn directions_equal_tsharks_endpoints() {
 fn directions_have_the_columns_of_their_sender() {
     require!(python(&["duckdb"]));
     let folder = Folder::new("query-directions");
-    let mix = corpus::captures().files;
-    let mix = mix
-        .iter()
-        .find(|file| file.ends_with("lab-mix.pcapng"))
-        .unwrap();
+    let mix = &corpus::own().join("lab-mix.pcapng");
     let url = format!("parquet:{}", folder.path());
     let run = run(
         mix,
         &["--decode", "all", "--fields", "full", "--export", &url],
-    )
-    .unwrap();
+    );
     let count = run.totals(|_| true).directions;
     let sql = "SELECT count(*) AS n, count(DISTINCT is_initiator) AS ways FROM Directions";
     assert_eq!(rows(&[sql, folder.path()])[0]["n"], count);
@@ -151,11 +143,7 @@ fn directions_have_the_columns_of_their_sender() {
 fn files_of_different_schemas_are_united() {
     require!(python(&["duckdb"]));
     let folder = Folder::new("query-schemas");
-    let mix = corpus::captures().files;
-    let mix = mix
-        .iter()
-        .find(|file| file.ends_with("lab-mix.pcapng"))
-        .unwrap();
+    let mix = &corpus::own().join("lab-mix.pcapng");
     let mut count = 0;
     for (at, args) in [&["--fields", "timing"][..], &[], &["--fields", "bytes"]]
         .iter()
@@ -163,7 +151,7 @@ fn files_of_different_schemas_are_united() {
     {
         let partition = ["hour", "none", "day"][at];
         let url = format!("parquet:{}/{at}?partition={partition}", folder.path());
-        let run = run(mix, &[args, &["--export", &url][..]].concat()).unwrap();
+        let run = run(mix, &[args, &["--export", &url][..]].concat());
         count += run.flows.len();
     }
     let sql = "SELECT count(*) AS n, count(len_mean) > 0 AS t, count(entropy) > 0 AS b,
@@ -191,13 +179,9 @@ fn many_files_are_read_by_name() {
     require!(python(&["duckdb"]));
     const COUNT: usize = 2500;
     let folder = Folder::new("query-many");
-    let mix = corpus::captures().files;
-    let mix = mix
-        .iter()
-        .find(|file| file.ends_with("lab-vlan.pcap"))
-        .unwrap();
+    let mix = &corpus::own().join("lab-vlan.pcap");
     let url = format!("parquet:{}/one?partition=none", folder.path());
-    let run = run(mix, &["--export", &url]).unwrap();
+    let run = run(mix, &["--export", &url]);
     let one = std::fs::read_dir(folder.file("one")).unwrap();
     let one = one.map(|entry| entry.unwrap().path()).next().unwrap();
     let links: Vec<String> = (0..COUNT)
@@ -239,13 +223,9 @@ fn many_files_are_read_by_name() {
 fn nothing_but_the_result_is_on_standard_output() {
     require!(python(&["duckdb"]));
     let folder = Folder::new("query-progress");
-    let mix = corpus::captures().files;
-    let mix = mix
-        .iter()
-        .find(|file| file.ends_with("lab-vlan.pcap"))
-        .unwrap();
+    let mix = &corpus::own().join("lab-vlan.pcap");
     let url = format!("parquet:{}", folder.path());
-    run(mix, &["--export", &url]).unwrap();
+    run(mix, &["--export", &url]);
     // The bar is drawn on a terminal, and in some versions everywhere.
     let sql = "SELECT current_setting('enable_progress_bar') AS bar,
                (SELECT count(*) FROM range(400000000) t(n) WHERE n % 7 = 3) > 0 AS done FROM flows

@@ -1,40 +1,13 @@
 //! Every available capture is read, and has as many packets as other programs count.
 
+use std::collections::BTreeSet;
 use std::path::Path;
+use std::process::Command;
 use std::time::Duration;
 
-use crate::capture::{Row, captures, read_with_tcpdump};
+use crate::capture::{self, Row, captures, read_with_tcpdump};
 use lab::corpus;
 use port::{PortOptions, Ready};
-
-/// Files with another count, with an error at the end, or of a type unknown to capinfos: the number
-/// of packets, a part of the error (empty: none), and the reason.
-const EXCEPTIONS: [(&str, u64, &str, &str); 4] = [
-    (
-        "nDPI__fuzz-2021-10-13.pcap",
-        1,
-        "ends after 2 of 16 bytes of a record; byte 237, after 1 packets",
-        "two bytes follow the last packet; capinfos and tcpdump report the cut, as we do",
-    ),
-    (
-        "libpcap__pcap-invalid-version-2.pcap",
-        0,
-        "version 2.5",
-        "libpcap refuses 2.5 (that is what the file tests); capinfos reads on",
-    ),
-    (
-        "libpcap__pcapng-invalid-vers-1.pcapng",
-        0,
-        "version 0.1",
-        "refused by capinfos and libpcap too; the manifest counts the packet behind it",
-    ),
-    (
-        "libpcap__pcapng-invalid-vers-2.pcapng",
-        0,
-        "version 1.1",
-        "refused by capinfos and libpcap too; the manifest counts the packet behind it",
-    ),
-];
 
 /// Files with packets longer than their own snapshot length, or than their wire length. libpcap
 /// truncates the former to that length; tshark and barewire keep all bytes. barewire never reports
@@ -86,11 +59,11 @@ fn read(path: &Path) -> (Vec<Row>, Result<(), String>) {
 fn every_capture_has_as_many_packets_as_other_programs_count() {
     lab::require!(corpus::large());
     let captures = captures(&corpus::large().unwrap());
-    assert_eq!(captures.len(), 696);
+    assert_eq!(captures.len(), corpus::LARGE_COUNT);
     let mut wrong = Vec::new();
     for (path, count) in captures {
         let name = path.file_name().unwrap().to_str().unwrap();
-        let exception = EXCEPTIONS.iter().find(|row| row.0 == name);
+        let exception = corpus::DAMAGED.iter().find(|row| row.0 == name);
         let (count, part) = exception.map_or((count, ""), |row| (row.1, row.2));
         let (rows, result) = read(&path);
         let ended_as_expected = match &result {
@@ -140,4 +113,50 @@ fn every_packet_equals_that_of_libpcap() {
         compared >= corpus.at_least(600, 4),
         "tcpdump read only {compared}"
     );
+}
+
+#[test]
+fn hexadecimal_dumps_equal_those_of_tcpdump() {
+    lab::require!(lab::skip::program("tcpdump", "tcpdump"));
+    let corpus = corpus::captures();
+    let (mut compared, mut different) = (0, BTreeSet::new());
+    let mut known = BTreeSet::new();
+    for path in corpus.files.iter().step_by(corpus.at_least(5, 1)) {
+        let name = path.file_name().unwrap().to_str().unwrap();
+        // libpcap truncates packets longer than the file's own limit.
+        known.extend(
+            LONGER_THAN_SAID
+                .into_iter()
+                .filter(|longer| *longer == name),
+        );
+        for flag in ["-xx", "-XX"] {
+            let mut command = Command::new("tcpdump");
+            command
+                .args(["-Z", "root", "-n", "-t", flag, "-r"])
+                .arg(path);
+            let theirs = lab::oracle::cache::output(&mut command, path).unwrap();
+            let ours = capture::capture(["-n", "-t", flag, "-r", path.to_str().unwrap()]);
+            assert!(
+                ours.success() || corpus::is_damaged(path),
+                "{name}: {ours:?}"
+            );
+            if !theirs.status.success() {
+                continue;
+            }
+            let dumps = |text: &str| {
+                let rows = text.lines().filter(|line| line.starts_with("\t0x"));
+                rows.map(str::to_owned).collect::<Vec<_>>()
+            };
+            let theirs = dumps(&String::from_utf8_lossy(&theirs.stdout));
+            if theirs.is_empty() {
+                continue;
+            }
+            compared += 1;
+            if dumps(&ours.stdout) != theirs {
+                different.insert(name);
+            }
+        }
+    }
+    assert!(compared >= corpus.at_least(200, 8), "only {compared}");
+    assert_eq!(different, known, "files that differ, and those known to");
 }

@@ -9,6 +9,7 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use crate::export::{Folder, LIMIT, Run, captures, run, udp_port, wait_bound};
+use lab::corpus;
 use lab::oracle::python::python;
 use lab::oracle::{TempFile, write_pcap};
 use lab::packet::{Addresses, Udp};
@@ -18,9 +19,7 @@ use serde_json::Value;
 
 /// The capture: IPv4 and IPv6, many hosts.
 fn mix() -> std::path::PathBuf {
-    let all = captures(1000).into_iter();
-    let mut mix = all.filter(|file| file.ends_with("lab-mix.pcapng"));
-    mix.next().unwrap()
+    corpus::own().join("lab-mix.pcapng")
 }
 
 /// Networks of all addresses of a capture, each with its own AS, every other one with a number of
@@ -133,10 +132,10 @@ fn databases_and_lists_match_libmaxminddb() {
         python(&["mmdb_writer"])
     );
     let folder = Folder::new("origins");
-    let plain = run(&mix(), &[]).unwrap();
+    let plain = run(&mix(), &[]);
     let [list, database] = files(&folder, &networks(&plain));
-    let by_list = run(&mix(), &["--asn", &list, "--geo", &list]).unwrap();
-    let by_database = run(&mix(), &["--asn", &database, "--geo", &database]).unwrap();
+    let by_list = run(&mix(), &["--asn", &list, "--geo", &list]);
+    let by_database = run(&mix(), &["--asn", &database, "--geo", &database]);
     let ends = plain
         .flows
         .iter()
@@ -193,7 +192,7 @@ fn directions(run: &Run, most: u64) -> Vec<String> {
 fn nfdump_reads_as_numbers() {
     require!(skip::program("nfcapd", "nfdump"), python(&["mmdb_writer"]));
     let folder = Folder::new("origins-nfdump");
-    let rows = networks(&run(&mix(), &[]).unwrap());
+    let rows = networks(&run(&mix(), &[]));
     let [list, _] = files(&folder, &rows);
     for format in ["ipfix", "netflow9", "netflow5"] {
         let (store, port) = (Folder::new(&format!("origins-{format}")), udp_port());
@@ -204,7 +203,7 @@ fn nfdump_reads_as_numbers() {
         wait_bound("udp", port);
         let options = if format == "ipfix" { "&uniflow" } else { "" };
         let url = format!("{format}:udp://127.0.0.1:{port}?rate=20000{options}");
-        let ours = run(&mix(), &["--asn", &list, "--export", &url]).unwrap();
+        let ours = run(&mix(), &["--asn", &list, "--export", &url]);
         std::thread::sleep(Duration::from_millis(500));
         collector.stop(Signal::SIGTERM, LIMIT).unwrap();
         let mut command = Command::new("nfdump");
@@ -227,7 +226,7 @@ fn nfdump_reads_as_numbers() {
 
 /// A registry in IEEE's format for the capture's cards.
 fn registry_of_cards() -> String {
-    let cards = run(&mix(), &["--key", "mac"]).unwrap();
+    let cards = run(&mix(), &["--key", "mac"]);
     let macs = cards
         .flows
         .iter()
@@ -270,7 +269,7 @@ fn rows_by_duckdb(source: &str) -> Vec<String> {
 fn exported_files_have_the_fields_of_json_lines() {
     require!(python(&["mmdb_writer", "duckdb"]));
     let folder = Folder::new("origins-files");
-    let rows = networks(&run(&mix(), &[]).unwrap());
+    let rows = networks(&run(&mix(), &[]));
     let [list, database] = files(&folder, &rows);
     let path = |name: &str| folder.0.join(name).to_str().unwrap().to_owned();
     let (csv, parquet, eve) = (path("flows.csv"), path("flows"), path("flows.eve"));
@@ -286,7 +285,7 @@ fn exported_files_have_the_fields_of_json_lines() {
     for url in &urls {
         args.extend(["--export", url]);
     }
-    let ours = run(&mix(), &args).unwrap();
+    let ours = run(&mix(), &args);
     let columns = columns_of_ends();
     let words = |flow: &Value| {
         let values = columns.iter().map(|name| match &flow[name] {
@@ -335,9 +334,7 @@ fn mac_vendors_equal_those_of_tshark() {
     let cards = cards_of_many_makers();
     let files = std::iter::once(cards.path().to_owned()).chain(captures(80));
     for file in files {
-        let Some(ours) = run(&file, &["--key", "mac", "--mac-vendors", MANUF]) else {
-            continue;
-        };
+        let ours = run(&file, &["--key", "mac", "--mac-vendors", MANUF]);
         let mut command = Command::new("tshark");
         command
             .args(["-N", "m", "-r"])
@@ -354,7 +351,7 @@ fn mac_vendors_equal_those_of_tshark() {
         command.args(["-E", "aggregator=;"]);
         let read = Process::spawn(&mut command).unwrap().wait(LIMIT).unwrap();
         let mut makers: BTreeMap<String, String> = BTreeMap::new();
-        for line in read.stdout.lines() {
+        for line in read.checked().unwrap().stdout.lines() {
             let fields: Vec<&str> = line.split('\t').collect();
             // Of a tunnel only one endpoint's vendor may be known: which one is not reported.
             if fields[0].contains(';') {

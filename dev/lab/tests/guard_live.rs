@@ -172,8 +172,10 @@ fn kill_9_at_random_moments_leaves_nothing() {
         let mut process = pair.right.ns.spawn(barewire().unwrap(), &args).unwrap();
         let wait_ms = random.below(800);
         std::thread::sleep(Duration::from_millis(wait_ms));
-        process.kill().unwrap();
+        let killed = process.kill().unwrap();
         let what = format!("{args:?} after {wait_ms} ms");
+        let signal = killed.signal();
+        assert_eq!(signal, Some(Signal::SIGKILL), "{what}: {killed:?}");
         assert_eq!(pair.right.xdp().unwrap(), None, "{what}");
         let links = pair.right.ns.ip(["link"]).unwrap();
         assert!(!links.contains("bw-right0"), "{what}: {links}");

@@ -17,13 +17,13 @@ const LIMIT: Duration = Duration::from_secs(120);
 /// Two sites at one address, and TLS on ports that are not known for it.
 const NGINX: &str = r#"
 for name in one two; do
-    chroot $T openssl req -x509 -newkey rsa:2048 -nodes -days 30 \
+    openssl req -x509 -newkey rsa:2048 -nodes -days 30 \
         -subj "/O=Site $name/CN=$name.example" -keyout /tmp/$name.key \
         -out /tmp/$name.pem 2> /dev/null
-    mkdir $T/tmp/$name
-    echo "<title>Site &ndash; $name</title>" > $T/tmp/$name/index.html
+    mkdir /tmp/$name
+    echo "<title>Site &ndash; $name</title>" > /tmp/$name/index.html
 done
-cat > $T/etc/nginx/nginx.conf << END
+cat > /etc/nginx/nginx.conf << END
 daemon off;
 pid /run/nginx.pid;
 error_log stderr;
@@ -36,9 +36,9 @@ http {
         root /tmp/two; ssl_certificate /tmp/two.pem; ssl_certificate_key /tmp/two.key; }
 }
 END
-chroot $T openssl s_server -4 -quiet -www -accept 7000 -cert /tmp/two.pem \
+openssl s_server -4 -quiet -www -accept 7000 -cert /tmp/two.pem \
     -key /tmp/two.key < /dev/null &
-exec chroot $T nginx
+exec nginx
 "#;
 
 /// Scans with this file of hosts; returns the banners.
@@ -129,12 +129,12 @@ fn targets_are_spoken_to_by_name_and_tls_on_any_port() {
 
 /// Servers that begin TLS when they are asked.
 const PLAIN: &str = r#"
-chroot $T openssl req -x509 -newkey rsa:2048 -nodes -days 30 -subj /CN=later.example \
+openssl req -x509 -newkey rsa:2048 -nodes -days 30 -subj /CN=later.example \
     -keyout /tmp/key.pem -out /tmp/cert.pem 2> /dev/null
-chmod 644 $T/tmp/key.pem
-chown postfix $T/var/lib/postfix 2> /dev/null || chroot $T chown postfix /var/lib/postfix
-cp $T/usr/share/postfix/master.cf.dist $T/etc/postfix/master.cf
-cat > $T/etc/postfix/main.cf << END
+chmod 644 /tmp/key.pem
+chown postfix /var/lib/postfix
+cp /usr/share/postfix/master.cf.dist /etc/postfix/master.cf
+cat > /etc/postfix/main.cf << END
 compatibility_level=3.9
 myhostname=mail.example.org
 mydestination=
@@ -143,8 +143,8 @@ smtpd_tls_security_level=may
 smtpd_tls_cert_file=/tmp/cert.pem
 smtpd_tls_key_file=/tmp/key.pem
 END
-chroot $T postfix start-fg &
-cat > $T/tmp/dovecot << END
+postfix start-fg &
+cat > /tmp/dovecot << END
 dovecot_config_version = 2.4.0
 dovecot_storage_version = 2.4.0
 protocols = imap pop3
@@ -160,9 +160,9 @@ passdb static {
 userdb static {
 }
 END
-chroot $T dovecot -F -c /tmp/dovecot &
-mkdir -p $T/run/vsftpd/empty
-cat > $T/etc/vsftpd.conf << END
+dovecot -F -c /tmp/dovecot &
+mkdir -p /run/vsftpd/empty
+cat > /etc/vsftpd.conf << END
 listen=YES
 background=NO
 secure_chroot_dir=/run/vsftpd/empty
@@ -170,16 +170,16 @@ ssl_enable=YES
 rsa_cert_file=/tmp/cert.pem
 rsa_private_key_file=/tmp/key.pem
 END
-chroot $T vsftpd &
-mkdir $T/tmp/mysql $T/tmp/pg
-chroot $T chown mysql /tmp/mysql
-chroot $T mariadbd --no-defaults --user=mysql --datadir=/tmp/mysql --socket=/tmp/socket \
+vsftpd &
+mkdir /tmp/mysql /tmp/pg
+chown mysql /tmp/mysql
+mariadbd --no-defaults --user=mysql --datadir=/tmp/mysql --socket=/tmp/socket \
     --bind-address=0.0.0.0 --skip-grant-tables --ssl-cert=/tmp/cert.pem --ssl-key=/tmp/key.pem &
-run="chroot --userspec=postgres:postgres $T"
+run="chroot --userspec=postgres:postgres /"
 bin=/usr/lib/postgresql/17/bin
-cp $T/tmp/key.pem $T/tmp/pg.key
-chroot $T chown -R postgres:postgres /tmp/pg /tmp/pg.key
-chmod 600 $T/tmp/pg.key
+cp /tmp/key.pem /tmp/pg.key
+chown -R postgres:postgres /tmp/pg /tmp/pg.key
+chmod 600 /tmp/pg.key
 $run $bin/initdb -D /tmp/pg --auth-local=trust --auth-host=trust --no-sync > /dev/null
 exec $run $bin/postgres -D /tmp/pg -c listen_addresses='*' -k /tmp -c ssl=on \
     -c ssl_cert_file=/tmp/cert.pem -c ssl_key_file=/tmp/pg.key

@@ -82,6 +82,9 @@ fn every_option_of_both_manuals_is_accepted_or_refused_by_name() {
             let is_known = !run.stderr.contains("unexpected argument")
                 && !run.stderr.contains("there is no such scan");
             assert!(is_known, "{page} {option}: {}", run.stderr);
+            // It is refused, or the scan runs or says what is wrong.
+            let is_said = run.success() || run.stderr.contains("barewire: ");
+            assert!(is_said, "{page} {option}: {run:?}");
             if run.status.code() != Some(0) && run.stderr.contains("not an option") {
                 assert!(run.stderr.contains("hint: "), "{option}: {}", run.stderr);
             }

@@ -1,12 +1,12 @@
 //! `barewire scan --banners` against real servers of HTTP, TLS, SSH, RTSP, MQTT, mail and
 //! databases, from the packages that `cargo xtask setup` unpacks.
 
-use std::path::PathBuf;
 use std::process::Stdio;
 use std::time::{Duration, Instant};
 
 use lab::process::Process;
 use lab::skip::Missing;
+use lab::unpacked::Unpacked;
 use lab::{Pair, Veth, require, skip};
 use serde_json::Value;
 
@@ -15,43 +15,15 @@ use crate::scan_services::banners;
 /// Time limit of a program; not a measurement.
 const LIMIT: Duration = Duration::from_secs(120);
 
-/// Makes a root directory in the mount namespace of the shell, `$T`, from the packages, `$R`. The
-/// names of the users are those of the packages.
-const ROOT: &str = r#"
-R=$1 T=/mnt
-mount -t tmpfs -o mode=755 tmpfs $T
-cp -a "$R/etc" "$R/var" $T/
-mkdir $T/usr $T/dev $T/proc $T/run $T/tmp
-chmod 1777 $T/tmp
-for d in bin sbin lib lib64; do ln -s usr/$d $T/$d; done
-mount --bind "$R/usr" $T/usr
-mount --rbind /dev $T/dev
-mount -t proc proc $T/proc
-printf '%s\n' root:x:0:0::/:/bin/sh nobody:x:65534:65534::/:/bin/false > $T/etc/passwd
-printf '%s\n' root:x:0: nogroup:x:65534: > $T/etc/group
-id=100
-for name in www-data sshd postfix postgres dovecot dovenull mysql mosquitto ftp; do
-    id=$((id + 1))
-    echo $name:x:$id:$id::/tmp:/bin/false >> $T/etc/passwd
-    echo $name:x:$id: >> $T/etc/group
-done
-echo postdrop:x:200: >> $T/etc/group
-eval "$2"
-"#;
-
-pub(crate) fn packages() -> Result<PathBuf, Missing> {
-    unpacked("usr/sbin/vsftpd")
+/// The shell of the servers' packages, to start one of them.
+pub(crate) fn packages() -> Result<Unpacked, Missing> {
+    having("usr/sbin/vsftpd")
 }
 
-/// The directory of the packages, if it has this file.
-fn unpacked(file: &str) -> Result<PathBuf, Missing> {
-    let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/servers");
-    match folder.join(file).is_file() {
-        true => Ok(folder),
-        false => Err(Missing::Machine(
-            "servers below target (cargo xtask setup)".into(),
-        )),
-    }
+/// The same, if the packages have this file.
+fn having(file: &str) -> Result<Unpacked, Missing> {
+    Unpacked::find("servers", file)?;
+    Unpacked::find("servers", "usr/bin/sh")
 }
 
 /// A server in the right end's namespace. All its processes end on drop.
@@ -61,13 +33,13 @@ pub(crate) struct Server {
 }
 
 impl Server {
-    /// Runs a script that starts a server in `$T`; returns when all ports are listened to.
+    /// Runs a script that starts a server; returns when all ports are listened to. The users of
+    /// the packages are in its root directory.
     pub(crate) fn start(script: &str, ports: &[u16]) -> Server {
         let pair = Veth::new().offloads().create().unwrap();
-        let mut command = pair.right.ns.command("unshare");
-        command.args(["--mount", "--propagation", "private", "--pid", "--fork"]);
-        command.args(["--kill-child", "--mount-proc", "sh", "-euc", ROOT, "sh"]);
-        command.arg(packages().unwrap()).arg(script);
+        let shell = packages().unwrap().with_processes();
+        let mut command = shell.command(Some(&pair.right.ns));
+        command.args(["-euc", script]);
         let process = Process::spawn_with_stdin(command.stdin(Stdio::null())).unwrap();
         let mut server = Server { pair, process };
         server.wait_listening(ports);
@@ -117,10 +89,10 @@ fn text(value: &Value) -> &str {
 fn nginx_says_its_version_title_and_certificate() {
     require!(skip::lab(), packages().map(drop));
     let script = r#"
-chroot $T openssl req -x509 -newkey rsa:2048 -nodes -days 30 -subj /CN=www.example.org \
+openssl req -x509 -newkey rsa:2048 -nodes -days 30 -subj /CN=www.example.org \
     -addext subjectAltName=DNS:www.example.org,DNS:example.org \
     -keyout /tmp/key.pem -out /tmp/cert.pem 2> /dev/null
-cat > $T/etc/nginx/nginx.conf << END
+cat > /etc/nginx/nginx.conf << END
 daemon off;
 pid /run/nginx.pid;
 error_log stderr;
@@ -132,8 +104,8 @@ http {
     server { listen 80; listen 443 ssl; root /tmp; }
 }
 END
-echo '<title>A page of this test</title>' > $T/tmp/index.html
-exec chroot $T nginx
+echo '<title>A page of this test</title>' > /tmp/index.html
+exec nginx
 "#;
     let server = Server::start(script, &[80, 443]);
     let (banners, totals) = server.banners(&[80, 443]);
@@ -160,10 +132,10 @@ exec chroot $T nginx
 fn openssh_says_its_version_and_host_key() {
     require!(skip::lab(), packages().map(drop));
     let script = r#"
-mkdir -p $T/run/sshd
-chroot $T ssh-keygen -q -t ed25519 -N '' -f /tmp/key
-chroot $T ssh-keygen -l -f /tmp/key
-serve() { chroot $T /usr/sbin/sshd -e -f /dev/null -h /tmp/key -p $1 -o KexAlgorithms=$2; }
+mkdir -p /run/sshd
+ssh-keygen -q -t ed25519 -N '' -f /tmp/key
+ssh-keygen -l -f /tmp/key
+serve() { /usr/sbin/sshd -e -f /dev/null -h /tmp/key -p $1 -o KexAlgorithms=$2; }
 serve 2222 ecdh-sha2-nistp256
 serve 25 ecdh-sha2-nistp256
 serve 9001 ecdh-sha2-nistp384
@@ -171,7 +143,7 @@ serve 9002 ecdh-sha2-nistp521
 serve 9003 diffie-hellman-group14-sha256
 serve 9004 diffie-hellman-group16-sha512
 serve 9005 curve25519-sha256
-exec chroot $T /usr/sbin/sshd -D -e -f /dev/null -h /tmp/key
+exec /usr/sbin/sshd -D -e -f /dev/null -h /tmp/key
 "#;
     let ports = [22, 2222, 25, 9001, 9002, 9003, 9004, 9005];
     let server = Server::start(script, &ports);
@@ -194,7 +166,7 @@ exec chroot $T /usr/sbin/sshd -D -e -f /dev/null -h /tmp/key
 #[test]
 fn redis_says_its_version() {
     require!(skip::lab(), packages().map(drop));
-    let script = "exec chroot $T redis-server --protected-mode no --save ''";
+    let script = "exec redis-server --protected-mode no --save ''";
     let found = Server::start(script, &[6379]).application(6379);
     assert_eq!(found["protocol"], "redis");
     assert!(text(&found["redis_version"]).starts_with("8."), "{found}");
@@ -203,8 +175,8 @@ fn redis_says_its_version() {
 #[test]
 fn an_rtsp_server_answers_options() {
     require!(skip::lab(), packages().map(drop));
-    require!(unpacked("usr/bin/rtsp-server-perl").map(drop));
-    let server = Server::start("exec chroot $T perl /usr/bin/rtsp-server-perl", &[554]);
+    require!(having("usr/bin/rtsp-server-perl").map(drop));
+    let server = Server::start("exec perl /usr/bin/rtsp-server-perl", &[554]);
     let (banners, totals) = server.banners(&[554]);
     let found = &banners[0]["application"];
     assert_eq!(found["protocol"], "rtsp", "{totals} {}", banners[0]);
@@ -218,8 +190,8 @@ fn an_rtsp_server_answers_options() {
 fn mosquitto_accepts_a_client_without_a_name() {
     require!(skip::lab(), packages().map(drop));
     let script = r#"
-printf 'listener 1883\nallow_anonymous true\n' > $T/tmp/conf
-exec chroot $T mosquitto -c /tmp/conf
+printf 'listener 1883\nallow_anonymous true\n' > /tmp/conf
+exec mosquitto -c /tmp/conf
 "#;
     let found = Server::start(script, &[1883]).application(1883);
     assert_eq!(found["protocol"], "mqtt");
@@ -230,14 +202,14 @@ exec chroot $T mosquitto -c /tmp/conf
 fn vsftpd_says_its_greeting() {
     require!(skip::lab(), packages().map(drop));
     let script = r#"
-mkdir -p $T/run/vsftpd/empty
-cat > $T/etc/vsftpd.conf << END
+mkdir -p /run/vsftpd/empty
+cat > /etc/vsftpd.conf << END
 listen=YES
 background=NO
 secure_chroot_dir=/run/vsftpd/empty
 ftpd_banner=FTP of this test
 END
-exec chroot $T vsftpd
+exec vsftpd
 "#;
     let found = Server::start(script, &[21]).application(21);
     assert_eq!(found["protocol"], "ftp");
@@ -248,15 +220,15 @@ exec chroot $T vsftpd
 fn postfix_says_its_greeting() {
     require!(skip::lab(), packages().map(drop));
     let script = r#"
-chown postfix $T/var/lib/postfix 2> /dev/null || chroot $T chown postfix /var/lib/postfix
-cp $T/usr/share/postfix/master.cf.dist $T/etc/postfix/master.cf
-cat > $T/etc/postfix/main.cf << END
+chown postfix /var/lib/postfix
+cp /usr/share/postfix/master.cf.dist /etc/postfix/master.cf
+cat > /etc/postfix/main.cf << END
 compatibility_level=3.9
 myhostname=mail.example.org
 mydestination=
 maillog_file=/dev/stdout
 END
-exec chroot $T postfix start-fg
+exec postfix start-fg
 "#;
     let found = Server::start(script, &[25]).application(25);
     assert_eq!(found["protocol"], "smtp");
@@ -267,7 +239,7 @@ exec chroot $T postfix start-fg
 fn dovecot_says_its_greetings() {
     require!(skip::lab(), packages().map(drop));
     let script = r#"
-cat > $T/tmp/conf << END
+cat > /tmp/conf << END
 dovecot_config_version = 2.4.0
 dovecot_storage_version = 2.4.0
 protocols = imap pop3
@@ -281,7 +253,7 @@ passdb static {
 userdb static {
 }
 END
-exec chroot $T dovecot -F -c /tmp/conf
+exec dovecot -F -c /tmp/conf
 "#;
     let server = Server::start(script, &[110, 143]);
     let (banners, _) = server.banners(&[110, 143]);
@@ -298,9 +270,9 @@ exec chroot $T dovecot -F -c /tmp/conf
 fn mariadb_says_its_version() {
     require!(skip::lab(), packages().map(drop));
     let script = r#"
-mkdir $T/tmp/data
-chroot $T chown mysql /tmp/data
-exec chroot $T mariadbd --no-defaults --user=mysql --datadir=/tmp/data --socket=/tmp/socket \
+mkdir /tmp/data
+chown mysql /tmp/data
+exec mariadbd --no-defaults --user=mysql --datadir=/tmp/data --socket=/tmp/socket \
     --bind-address=0.0.0.0 --skip-grant-tables
 "#;
     let found = Server::start(script, &[3306]).application(3306);
@@ -313,12 +285,12 @@ exec chroot $T mariadbd --no-defaults --user=mysql --datadir=/tmp/data --socket=
 fn postgresql_says_how_clients_authenticate() {
     require!(skip::lab(), packages().map(drop));
     let script = r#"
-mkdir $T/tmp/data
-chroot $T chown postgres:postgres /tmp/data
-run="chroot --userspec=postgres:postgres $T"
+mkdir /tmp/data
+chown postgres:postgres /tmp/data
+run="chroot --userspec=postgres:postgres /"
 bin=/usr/lib/postgresql/17/bin
 $run $bin/initdb -D /tmp/data --auth-local=trust --auth-host=scram-sha-256 --no-sync > /dev/null
-echo 'host all all all scram-sha-256' > $T/tmp/data/pg_hba.conf
+echo 'host all all all scram-sha-256' > /tmp/data/pg_hba.conf
 exec $run $bin/postgres -D /tmp/data -c listen_addresses='*' -k /tmp
 "#;
     let found = Server::start(script, &[5432]).application(5432);

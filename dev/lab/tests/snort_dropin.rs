@@ -1,13 +1,15 @@
 //! Snort 2.9, unmodified, on this build's `libpcap.so`: its DAQ module `pcap` reads captures,
 //! interfaces and queues, with the alerts and statistics that it has with the original.
 
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-use lab::dropin::{Dropin, Unpacked};
+use lab::dropin::Dropin;
 use lab::netns::Netns;
 use lab::process::{Process, barewire};
+use lab::unpacked::Unpacked;
 use lab::{Pair, Veth, corpus, skip};
 
 use crate::cluster_live::unique;
@@ -111,14 +113,23 @@ fn compare(ours: &Report, theirs: &Report, what: &str) {
     }
 }
 
-/// Snort in a namespace, with this build's library or the original.
-fn start(folder: &Folder, ns: Option<&Netns>, library: Option<&Dropin>) -> Command {
+/// Snort in a namespace, with this build's library or the original. It sees these captures.
+fn start(
+    folder: &Folder,
+    captures: &[PathBuf],
+    ns: Option<&Netns>,
+    library: Option<&Dropin>,
+) -> Command {
     let snort = snort().unwrap();
     let configuration = folder.0.join("snort.conf");
     std::fs::write(&configuration, CONFIGURATION).unwrap();
-    let mut command = snort.command(ns, library);
+    let mut snort = snort.with(&folder.0).with_library(library);
+    for captures in captures {
+        snort = snort.with(captures);
+    }
+    let mut command = snort.command(ns);
     command.args(["--daq", "pcap", "--daq-dir"]);
-    command.arg(snort.libraries().join("daq"));
+    command.arg("/usr/lib/x86_64-linux-gnu/daq");
     command.arg("-c").arg(configuration);
     command.arg("-l").arg(&folder.0);
     command.args(["-A", "fast", "-N", "-k", "none"]);
@@ -140,11 +151,14 @@ fn finish(folder: &Folder, mut process: Process) -> Report {
 fn read(captures: &[PathBuf], filter: &str, library: Option<&Dropin>) -> Report {
     let folder = Folder::new("snort");
     let list = folder.0.join("captures");
-    let lines = captures
-        .iter()
-        .map(|file| format!("{}\n", file.canonicalize().unwrap().display()));
+    let captures = captures.iter().map(|file| file.canonicalize().unwrap());
+    let captures: Vec<_> = captures.collect();
+    let lines = captures.iter().map(|file| format!("{}\n", file.display()));
     std::fs::write(&list, lines.collect::<String>()).unwrap();
-    let mut command = start(&folder, None, library);
+    let folders = captures.iter().filter_map(|file| file.parent());
+    let folders: BTreeSet<_> = folders.map(PathBuf::from).collect();
+    let folders: Vec<_> = folders.into_iter().collect();
+    let mut command = start(&folder, &folders, None, library);
     command.arg("--pcap-file").arg(&list);
     if !filter.is_empty() {
         command.arg(filter);
@@ -199,7 +213,7 @@ fn live(
     send: impl FnOnce(),
 ) -> Report {
     let folder = Folder::new("snort");
-    let mut command = start(&folder, ns, library);
+    let mut command = start(&folder, &[], ns, library);
     command.args(["-n", &count.to_string(), "-i"]).args(device);
     let process = Process::spawn(&mut command).unwrap();
     let begun = process.wait_stderr("Commencing packet processing", LIMIT);

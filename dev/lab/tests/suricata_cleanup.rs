@@ -97,7 +97,6 @@ fn suricata_has_its_alerts_behind_clean_up_and_flow_export_has_all_packets() {
     let all = records(&mut flows(doubled.path().to_str().unwrap()));
     assert!(!all.is_empty());
     let library = Dropin::new().unwrap();
-    let library = library.library().parent().unwrap().to_owned();
     let name = unique();
     let text = format!(
         "name = {name:?}\ninputs = [{:?}]\n[[application]]\nname = \"ids\"\nqueues = 2\n\

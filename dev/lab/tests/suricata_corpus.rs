@@ -13,7 +13,7 @@ use lab::{corpus, skip};
 use serde_json::Value;
 
 use crate::cluster_live::unique;
-use crate::suricata_queues::{Folder, suricata};
+use crate::suricata_queues::{Folder, Source, suricata};
 
 const LIMIT: Duration = Duration::from_secs(60);
 
@@ -160,8 +160,7 @@ fn folder() -> Folder {
 /// Suricata alone.
 fn alone(file: &Path) -> Found {
     let folder = folder();
-    let mut command = folder.suricata(None);
-    command.arg("-r").arg(file);
+    let mut command = folder.suricata(None, None, &Source::File(file));
     let mut process = Process::spawn(&mut command).unwrap();
     process.wait(LIMIT).unwrap().checked().unwrap();
     found(&folder)
@@ -177,8 +176,8 @@ fn behind(file: &Path, options: &[&str]) -> (Found, Value) {
     let mut cluster = Process::spawn(&mut command).unwrap();
     cluster.wait_stderr("open ring:", LIMIT).unwrap();
     let folder = folder();
-    let mut command = folder.suricata(library.library().parent());
-    command.arg(format!("--pcap=ring:{name}"));
+    let queue = Source::Device(format!("--pcap=ring:{name}"));
+    let mut command = folder.suricata(None, Some(&library), &queue);
     let mut reader = Process::spawn(&mut command).unwrap();
     // It ends when Suricata has returned the last packet.
     let totals = cluster.wait(LIMIT).unwrap().checked().unwrap();

@@ -8,8 +8,10 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use lab::dropin::Dropin;
+use lab::netns::Netns;
 use lab::process::{Process, Signal, barewire};
 use lab::skip::Missing;
+use lab::unpacked::Unpacked;
 use lab::{Veth, skip};
 use serde_json::Value;
 
@@ -30,17 +32,21 @@ pub(crate) fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
 }
 
-/// The directory in which `cargo xtask setup` unpacks Suricata and its libraries.
-pub(crate) fn suricata() -> Result<PathBuf, Missing> {
-    let folder = root().join("target/suricata");
-    match folder.join("usr/bin/suricata").is_file() {
-        true => Ok(folder),
-        false => Err(Missing::Machine("Suricata (cargo xtask setup)".into())),
-    }
+/// Suricata, unpacked with its libraries and its configuration.
+pub(crate) fn suricata() -> Result<Unpacked, Missing> {
+    Unpacked::find("suricata", "usr/bin/suricata")
 }
 
 /// A directory that is deleted on drop.
 pub(crate) struct Folder(pub(crate) PathBuf);
+
+/// Where packets come from.
+pub(crate) enum Source<'a> {
+    /// A capture file.
+    File(&'a Path),
+    /// The option that names a device.
+    Device(String),
+}
 
 impl Folder {
     pub(crate) fn new() -> Folder {
@@ -54,36 +60,29 @@ impl Folder {
         Folder(folder)
     }
 
-    /// Suricata with the rules, its output in this directory. `library` is searched first for
-    /// shared libraries.
-    pub(crate) fn suricata(&self, library: Option<&Path>) -> Command {
-        let root = suricata().unwrap();
-        let own = root.join("usr/lib/x86_64-linux-gnu");
-        let path = match library {
-            Some(first) => format!("{}:{}", first.display(), own.display()),
-            None => own.display().to_string(),
-        };
-        let mut command = Command::new(root.join("usr/lib64/ld-linux-x86-64.so.2"));
-        command.args(["--library-path", &path]);
-        command.arg(root.join("usr/bin/suricata"));
+    /// Suricata with the rules, its output in this directory, in a namespace, with this build's
+    /// library if one is given; it reads what `source` says.
+    pub(crate) fn suricata(
+        &self,
+        ns: Option<&Netns>,
+        library: Option<&Dropin>,
+        source: &Source<'_>,
+    ) -> Command {
+        let mut suricata = suricata().unwrap().with(&self.0).with_library(library);
+        if let Source::File(file) = source {
+            suricata = suricata.with(*file);
+        }
+        let mut command = suricata.command(ns);
         command.args(["--runmode", "single", "-k", "none", "-l"]);
         command
             .arg(&self.0)
             .arg("-S")
             .arg(self.0.join("test.rules"));
-        let config = root.join("etc/suricata");
-        command.arg("-c").arg(config.join("suricata.yaml"));
-        for (setting, file) in [
-            ("classification-file", "classification.config"),
-            ("reference-config-file", "reference.config"),
-            ("threshold-file", "threshold.config"),
-        ] {
-            let file = config.join(file);
-            command
-                .arg("--set")
-                .arg(format!("{setting}={}", file.display()));
-        }
         command.args(["--set", "unix-command.enabled=no"]);
+        match source {
+            Source::File(file) => command.arg("-r").arg(file),
+            Source::Device(option) => command.arg(option),
+        };
         command
     }
 
@@ -135,8 +134,8 @@ pub(crate) fn capture() -> PathBuf {
 /// The alerts of one Suricata that reads the capture file.
 pub(crate) fn expected() -> BTreeMap<String, u64> {
     let folder = [Folder::new()];
-    let mut command = folder[0].suricata(None);
-    command.arg("-r").arg(capture());
+    let capture = capture();
+    let mut command = folder[0].suricata(None, None, &Source::File(&capture));
     let mut process = Process::spawn(&mut command).unwrap();
     process.wait(LIMIT).unwrap().checked().unwrap();
     let alerts = alerts(&folder);
@@ -168,10 +167,10 @@ fn delivered(totals: &str) -> Vec<u64> {
 }
 
 /// Starts a process for each queue of a cluster, which reads it by `libpcap.so`.
-pub(crate) fn readers(cluster: &str, folders: &[Folder], library: &Path) -> Vec<Process> {
+pub(crate) fn readers(cluster: &str, folders: &[Folder], library: &Dropin) -> Vec<Process> {
     let start = |(queue, folder): (usize, &Folder)| {
-        let mut command = folder.suricata(Some(library));
-        command.arg(format!("--pcap=ring:{cluster}/{queue}"));
+        let queue = Source::Device(format!("--pcap=ring:{cluster}/{queue}"));
+        let mut command = folder.suricata(None, Some(library), &queue);
         Process::spawn(&mut command).unwrap()
     };
     folders.iter().enumerate().map(start).collect()
@@ -209,7 +208,6 @@ fn suricata_reads_queues_by_libpcap() {
     lab::require!(skip::root(), suricata().map(drop));
     let expected = expected();
     let library = Dropin::new().unwrap();
-    let library = library.library().parent().unwrap().to_owned();
     let name = format!("lab-suricata-pcap-{}", std::process::id());
     let mut cluster = cluster(&name, 2);
     let folders = [Folder::new(), Folder::new()];
@@ -229,10 +227,8 @@ fn suricata_reads_queues_by_af_packet() {
     let folders = [Folder::new(), Folder::new()];
     let mut readers = Vec::new();
     for (pair, folder) in pairs.iter().zip(&folders) {
-        let suricata = folder.suricata(None);
-        let mut command = pair.right.ns.command(suricata.get_program());
-        command.args(suricata.get_args());
-        command.arg(format!("--af-packet={}", pair.right.ifname));
+        let interface = Source::Device(format!("--af-packet={}", pair.right.ifname));
+        let mut command = folder.suricata(Some(&pair.right.ns), None, &interface);
         let reader = Process::spawn(&mut command).unwrap();
         folder.wait_started();
         readers.push(reader);

@@ -16,12 +16,15 @@ use lab::{Pair, Veth, skip};
 /// Time limit of a step; booting is emulated.
 const LIMIT: Duration = Duration::from_secs(300);
 
-/// A socket that no other test uses; removed on drop.
+/// A socket that no other test uses, in a directory that QEMU sees; removed on drop.
 struct Socket(PathBuf);
 
 impl Socket {
     fn new(name: &str) -> Socket {
-        Socket(std::env::temp_dir().join(format!("bw-vm-{}-{name}.sock", std::process::id())))
+        let name = format!("bw-vm-socket-{}-{name}", std::process::id());
+        let folder = std::env::temp_dir().join(name);
+        std::fs::create_dir(&folder).unwrap();
+        Socket(folder.join("vm"))
     }
 
     fn port(&self) -> String {
@@ -31,7 +34,7 @@ impl Socket {
 
 impl Drop for Socket {
     fn drop(&mut self) {
-        let _ = std::fs::remove_file(&self.0);
+        let _ = self.0.parent().map(std::fs::remove_dir_all);
     }
 }
 
@@ -290,7 +293,7 @@ fn a_card_is_plugged_into_a_running_guest_and_taken_out() {
     let stand = Stand::new("plug", 1500);
     let card = mac(stand.pair.right.mac);
     let options = Options {
-        link: Link::Later,
+        link: Link::Later(stand.socket.0.clone()),
         own: stand.pair.right.ipv4.to_string(),
         peer: stand.pair.left.ipv4.to_string(),
         mac: card.clone(),

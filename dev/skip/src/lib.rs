@@ -2,9 +2,10 @@
 //!
 //! The line `SKIPPED: TEST: WHY` goes to standard error past libtest's capture, and to the file
 //! named by `BAREWIRE_SKIPS`, from which `cargo xtask test` prints and counts them: libtest counts
-//! a test that returns early as passed. The lab reports more about missing requirements
-//! (`lab::skip`), and also uses this crate, which has no dependencies so that every crate can use
-//! it.
+//! a test that returns early as passed. `REDUCED: TEST: HOW` is the line of a test that runs on a
+//! part of its input, because the rest is not on this machine. The lab reports more about missing
+//! requirements (`lab::skip`), and also uses this crate, which has no dependencies so that every
+//! crate can use it.
 #![forbid(unsafe_code)]
 
 use std::fmt;
@@ -17,16 +18,43 @@ pub const SKIPS_FILE_VAR: &str = "BAREWIRE_SKIPS";
 /// If set and not empty, every skip is a failure.
 pub const STRICT_VAR: &str = "BAREWIRE_NO_SKIPS";
 
+/// Start of the line of a test that cannot run here.
+pub const SKIPPED: &str = "SKIPPED: ";
+
+/// Start of the line of a test that runs on less input than there could be.
+pub const REDUCED: &str = "REDUCED: ";
+
 /// Records that `test` cannot run here; called by the macros.
 ///
 /// # Panics
 /// If `BAREWIRE_NO_SKIPS` is set, or the line cannot be written.
 pub fn record(test: &str, why: impl fmt::Display) {
-    if std::env::var_os(STRICT_VAR).is_some_and(|value| !value.is_empty()) {
+    if is_strict() {
         panic!("{test} would be skipped ({why}), and {STRICT_VAR} is set");
     }
-    let why = why.to_string().replace('\n', " ");
-    let line = format!("SKIPPED: {test}: {why}\n");
+    write(SKIPPED, test, &why.to_string());
+}
+
+/// Records that `test` runs on less input than on a machine that has all of it: `ran on 4 of 700
+/// captures`. It counts as passed; `cargo xtask test` prints how many tests of each kind there
+/// were.
+///
+/// # Panics
+/// If `BAREWIRE_NO_SKIPS` is set, or the line cannot be written.
+pub fn reduced(test: &str, how: impl fmt::Display) {
+    if is_strict() {
+        panic!("{test} {how}, and {STRICT_VAR} is set");
+    }
+    write(REDUCED, test, &how.to_string());
+}
+
+fn is_strict() -> bool {
+    std::env::var_os(STRICT_VAR).is_some_and(|value| !value.is_empty())
+}
+
+fn write(kind: &str, test: &str, why: &str) {
+    let why = why.replace('\n', " ");
+    let line = format!("{kind}{test}: {why}\n");
     // Written to the stream itself: libtest captures only the print macros.
     let _ = std::io::stderr().write_all(line.as_bytes());
     if let Some(file) = std::env::var_os(SKIPS_FILE_VAR) {
@@ -93,16 +121,16 @@ mod tests {
         assert_eq!(inner(), "skip::tests::a_skip_is_named_after_its_test");
     }
 
-    /// Set in the child: what it is to show.
+    /// Set in the child.
     const CHILD_VAR: &str = "BAREWIRE_SKIP_CHILD";
 
-    /// Skips in a child, with a file for its lines; returns its output, its lines, and whether it
-    /// passed.
-    fn child(strict: &str) -> (String, String, bool) {
-        let name = format!("barewire-skip-{}-{strict}", std::process::id());
+    /// Runs a test of this file in a child, with a file for its lines; returns its output, its
+    /// lines, and whether it passed.
+    fn child(test: &str, strict: &str) -> (String, String, bool) {
+        let name = format!("barewire-skip-{}-{test}-{strict}", std::process::id());
         let file = std::env::temp_dir().join(name);
         let out = std::process::Command::new(std::env::current_exe().unwrap())
-            .args(["--exact", "tests::a_skip_is_loud_and_counted"])
+            .args(["--exact", &format!("tests::{test}")])
             .env(CHILD_VAR, "1")
             .env(SKIPS_FILE_VAR, &file)
             .env(STRICT_VAR, strict)
@@ -114,17 +142,31 @@ mod tests {
         (printed, lines, out.status.success())
     }
 
+    /// One line, past libtest's capture and in the file; with the strict variable, a failure.
+    fn is_loud_and_counted(test: &str, line: &str) {
+        let (printed, lines, passed) = child(test, "");
+        assert!(printed.contains(line), "{printed}");
+        assert_eq!((lines.as_str(), passed), (line, true));
+        let (_, lines, passed) = child(test, "1");
+        assert_eq!((lines.as_str(), passed), ("", false));
+    }
+
     #[test]
     fn a_skip_is_loud_and_counted() {
         if std::env::var_os(CHILD_VAR).is_some() {
             skip!("needs {}\nand more", "a thing");
         }
         let line = "SKIPPED: skip::tests::a_skip_is_loud_and_counted: needs a thing and more\n";
-        let (printed, lines, passed) = child("");
-        // libtest captures none of it.
-        assert!(printed.contains(line), "{printed}");
-        assert_eq!((lines.as_str(), passed), (line, true));
-        let (_, lines, passed) = child("1");
-        assert_eq!((lines.as_str(), passed), ("", false));
+        is_loud_and_counted("a_skip_is_loud_and_counted", line);
+    }
+
+    #[test]
+    fn less_input_is_loud_and_counted() {
+        if std::env::var_os(CHILD_VAR).is_some() {
+            reduced("a::test", "ran on 4 of 700 captures");
+            return;
+        }
+        let line = "REDUCED: a::test: ran on 4 of 700 captures\n";
+        is_loud_and_counted("less_input_is_loud_and_counted", line);
     }
 }

@@ -54,6 +54,7 @@ pub fn run(args: &[String]) -> Result<ExitCode> {
     step("dependencies", deny::check());
     step("fuzz", fuzz::smoke(FUZZ_INPUTS));
     let tests = test::run(&[])?;
+    step("tests with a dead program", test::dead::step());
     if !failures.is_empty() {
         // Again, since pages of test results are in between.
         failures

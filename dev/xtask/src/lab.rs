@@ -13,6 +13,7 @@ mod guest;
 mod initramfs;
 mod look;
 mod monitor;
+mod own_root;
 mod patience;
 mod progress;
 mod rounds;

@@ -54,10 +54,12 @@ const TASKS: &[Task] = &[
     },
     Task {
         name: "test",
-        args: "[ARGS of cargo test]",
+        args: "[ARGS of cargo test] | dead [--limit SECONDS] [NAME]...",
         summary: "install what tests need, run them all, and count what was skipped",
         more: "\
 Arguments go to cargo test: `cargo xtask test -p barewire-wire udp`.
+`dead` runs the lab's tests with a program that prints nothing and fails: no test may pass.
+
 BAREWIRE_NO_SKIPS=1        a skipped test is a failure
 BAREWIRE_TEST_GUEST=0      without the suites of the guest lab
 BAREWIRE_BIN=FILE          test this barewire, not the one that was built",

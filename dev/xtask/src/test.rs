@@ -3,9 +3,11 @@
 //! libtest counts a test that skipped itself as passed; here it is counted as skipped.
 
 mod alone;
+pub mod dead;
 mod follow;
 mod guest;
 mod output;
+mod reduced;
 mod tally;
 mod times;
 
@@ -23,6 +25,7 @@ use crate::space;
 use follow::{Waits, follow};
 use guest::{Guest, in_guest};
 use output::without_colour;
+use reduced::{Reduced, is_reduced};
 pub use tally::Sum;
 use tally::Tally;
 use times::Times;
@@ -37,6 +40,9 @@ const SILENCE: Duration = Duration::from_secs(900);
 
 /// Runs the task.
 pub fn run(args: &[String]) -> Result<ExitCode> {
+    if args.first().is_some_and(|arg| arg == "dead") {
+        return dead::run(&args[1..]);
+    }
     let factor = times::factor()?;
     if let Err(error) = ensure(&[Set::Test]) {
         // Tests with missing requirements skip themselves, each by name.
@@ -77,20 +83,19 @@ pub fn run(args: &[String]) -> Result<ExitCode> {
             &mut sum,
         ));
     }
-    let mut skips: Vec<String> = std::fs::read_to_string(&skips_file)
-        .context("the file of skips")?
-        .lines()
-        .map(str::to_owned)
-        .collect();
+    let lines = std::fs::read_to_string(&skips_file).context("the file of skips")?;
     let _ = std::fs::remove_file(&skips_file);
+    let (reduced, lines): (Vec<_>, Vec<_>) = lines.lines().partition(|line| is_reduced(line));
+    let reduced = Reduced::of(&reduced);
+    let mut skips: Vec<String> = lines.into_iter().map(str::to_owned).collect();
     let guest = match guest {
         Some(guest) => in_guest(guest, &mut sum, &mut skips),
         None => lab::Sum::default(),
     };
     skips.sort();
-    if !skips.is_empty() || !guest.not_run.is_empty() {
+    if !skips.is_empty() || !guest.not_run.is_empty() || reduced.tests != 0 {
         println!("\nNot everything was tested here:");
-        for skip in skips.iter().chain(&guest.not_run) {
+        for skip in skips.iter().chain(&guest.not_run).chain(&reduced.lines) {
             println!("  {skip}");
         }
     }
@@ -102,7 +107,8 @@ pub fn run(args: &[String]) -> Result<ExitCode> {
     }
     // A suite far over its budget is one more failure.
     sum.failed += errors.len() as u64;
-    println!("{}", sum.line(skips.len(), guest.not_run.len()));
+    let line = sum.line(skips.len(), guest.not_run.len());
+    println!("{line}{}", reduced.words());
     Ok(if sum.failed == 0 {
         ExitCode::SUCCESS
     } else {

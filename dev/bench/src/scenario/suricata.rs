@@ -3,12 +3,13 @@
 //! about a fifth alone. Both have one core; the cluster's thread is on the same one as its reader.
 
 use std::fmt::Write as _;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
 use lab::dropin::Dropin;
 use lab::process::{Process, Signal};
+use lab::unpacked::Unpacked;
 use lab::veth::{Pair, Veth};
 use serde_json::Value;
 
@@ -43,14 +44,12 @@ const STEPS: u32 = 8;
 const LIMIT: Duration = Duration::from_secs(60);
 
 fn run(plan: &Plan) -> Result<Outcome> {
-    let suricata = program::workspace().join("target/suricata");
-    if !suricata.join("usr/bin/suricata").is_file() {
+    let Ok(suricata) = Unpacked::find("suricata", "usr/bin/suricata") else {
         bail!("Suricata is missing: cargo xtask setup test");
-    }
+    };
     let places = Places::new(suricata)?;
     let packets = places.write(plan.quick)?;
     let library = Dropin::new()?;
-    let library = library.library().parent().context("a library")?.to_owned();
     let mut pps = FIRST_PPS;
     let mut searched = Vec::new();
     for _ in 0..if plan.quick { 1 } else { STEPS } {
@@ -94,7 +93,7 @@ fn run(plan: &Plan) -> Result<Outcome> {
 
 /// A directory in memory, which is deleted on drop.
 struct Places {
-    suricata: PathBuf,
+    suricata: Unpacked,
     folder: PathBuf,
 }
 
@@ -128,7 +127,7 @@ fn segment(flow: u32, is_client: bool, flags: u8, [seq, ack]: [u32; 2], data: &[
 }
 
 impl Places {
-    fn new(suricata: PathBuf) -> Result<Self> {
+    fn new(suricata: Unpacked) -> Result<Self> {
         let folder = PathBuf::from(format!("/dev/shm/bw-suricata-{}", std::process::id()));
         std::fs::create_dir(&folder)?;
         Ok(Self { suricata, folder })
@@ -195,33 +194,16 @@ impl Places {
     }
 
     /// Suricata with the rules on core 1 of the pair's right end.
-    fn suricata(&self, pair: &Pair, library: Option<&Path>, source: &str) -> Result<Process> {
+    fn suricata(&self, pair: &Pair, library: Option<&Dropin>, source: &str) -> Result<Process> {
         let _ = std::fs::remove_dir_all(self.file("log"));
         std::fs::create_dir(self.file("log"))?;
-        let root = &self.suricata;
-        let own = root.join("usr/lib/x86_64-linux-gnu");
-        let path = match library {
-            Some(first) => format!("{}:{}", first.display(), own.display()),
-            None => own.display().to_string(),
-        };
+        let suricata = self.suricata.clone().with(&self.folder);
         let mut command = pair.right.ns.command("taskset");
         command.args(["-c", "1"]);
-        command.arg(root.join("usr/lib64/ld-linux-x86-64.so.2"));
-        command.args(["--library-path", &path]);
-        command.arg(root.join("usr/bin/suricata"));
+        command.args(suricata.with_library(library).words());
         command.args(["--runmode", "single", "-k", "none", "-l"]);
         command.arg(self.file("log"));
         command.arg("-S").arg(self.file("test.rules"));
-        let config = root.join("etc/suricata");
-        command.arg("-c").arg(config.join("suricata.yaml"));
-        for (setting, file) in [
-            ("classification-file", "classification.config"),
-            ("reference-config-file", "reference.config"),
-            ("threshold-file", "threshold.config"),
-        ] {
-            let value = format!("{setting}={}", config.join(file).display());
-            command.args(["--set", &value]);
-        }
         command.args(["--set", "unix-command.enabled=no", source, "tcp"]);
         let process = Process::spawn(&mut command)?;
         let end = Instant::now() + LIMIT;
@@ -282,7 +264,7 @@ impl Places {
     }
 
     /// The share that is lost before Suricata behind a cluster.
-    fn behind(&self, packets: u64, pps: f64, seconds: f64, library: &Path) -> Result<f64> {
+    fn behind(&self, packets: u64, pps: f64, seconds: f64, library: &Dropin) -> Result<f64> {
         let pair = Veth::new().create()?;
         let interface = &pair.right.ifname;
         let mut command = pair.right.ns.command("taskset");

@@ -9,6 +9,7 @@ use inspect::{
     Application, Decoders, Direction, Field, Inspector, InspectorConfig, InspectorStats, Segment,
     Transport, Value,
 };
+use lab::corpus;
 use port::{PortOptions, Ready};
 use wire::{Dissection, LinkType};
 
@@ -112,10 +113,13 @@ impl Flows {
     }
 }
 
-/// The flows of a file by its innermost IP headers; `None` if it cannot be opened.
+/// The flows of a file by its innermost IP headers; `None` if it is damaged from its start.
 pub fn decode(path: &Path) -> Option<(Vec<Found>, InspectorStats)> {
+    let check = |error: String| assert!(corpus::is_damaged(path), "{}: {error}", path.display());
     let name = format!("file:{}", path.display());
-    let mut port = port::open(&name, &PortOptions::default()).ok()?;
+    let mut port = port::open(&name, &PortOptions::default())
+        .map_err(|error| check(error.to_string()))
+        .ok()?;
     let mut all = Flows {
         inspector: Inspector::new(&InspectorConfig {
             decoders: Decoders::ALL,
@@ -127,8 +131,12 @@ pub fn decode(path: &Path) -> Option<(Vec<Found>, InspectorStats)> {
     };
     let mut level = Dissection::EMPTY;
     loop {
-        let Ok(batch) = port.rx[0].receive() else {
-            break;
+        let batch = match port.rx[0].receive() {
+            Ok(batch) => batch,
+            Err(error) => {
+                check(error.to_string());
+                break;
+            }
         };
         let is_empty = batch.is_empty();
         for packet in batch.iter() {

@@ -13,6 +13,7 @@ use std::process::Command;
 use anyhow::{Context, Result, bail, ensure};
 
 use super::apt::{self, Apt};
+use super::own_root;
 use crate::run::{quietly, target_dir, which};
 
 /// Variable with another directory for fetched parts.
@@ -75,35 +76,32 @@ pub struct Parts {
 /// A QEMU that supports all the lab's cards.
 pub struct Qemu {
     program: PathBuf,
-    /// Where it was unpacked; `None` for an installed one.
-    unpacked: Option<PathBuf>,
+    /// The packages that it was unpacked from; `None` for an installed one.
+    packages: Option<PathBuf>,
 }
 
 impl Qemu {
-    /// The command that sets the environment and starts the program, and its first arguments.
-    pub fn args(&self) -> Vec<String> {
-        let program = self.program.display().to_string();
-        let Some(root) = &self.unpacked else {
-            return vec![program];
-        };
-        // Its C library may be newer than this machine's, and comes with its own loader.
-        let libraries = root.join("usr/lib/x86_64-linux-gnu");
-        let loader = libraries.join("ld-linux-x86-64.so.2");
-        let [loader, libraries] = [loader, libraries].map(|path| path.display().to_string());
-        let mut args = vec![loader, "--library-path".into(), libraries, program];
-        // Firmware: SeaBIOS and the cards' boot programs have separate packages.
-        for share in ["usr/share/qemu", "usr/share/seabios", "usr/lib/ipxe/qemu"] {
-            args.extend(["-L".into(), root.join(share).display().to_string()]);
+    /// The command that starts the program, to which its arguments can be added. It sees these
+    /// directories, and ends with the thread that starts it.
+    pub fn words(&self, given: &[&Path]) -> Vec<String> {
+        let with_parent = ["setpriv", "--pdeathsig", "KILL", "--"].map(str::to_owned);
+        match &self.packages {
+            Some(packages) => own_root::words(packages, given, &with_parent, &self.program),
+            None => {
+                let program = self.program.display().to_string();
+                with_parent.into_iter().chain([program]).collect()
+            }
         }
-        args
+    }
+
+    fn ask(&self, args: &[&str]) -> Result<String> {
+        let words = self.words(&[]);
+        quietly(Command::new(&words[0]).args(&words[1..]).args(args))
     }
 
     /// Checks that it starts and supports igb.
     fn check(&self) -> Result<()> {
-        let args = self.args();
-        let mut command = Command::new(&args[0]);
-        command.args(&args[1..]).args(["-device", "help"]);
-        let devices = quietly(&mut command)?;
+        let devices = self.ask(&["-device", "help"])?;
         ensure!(
             devices.contains("name \"igb\""),
             "{} has no igb: older than 8.0",
@@ -114,9 +112,7 @@ impl Qemu {
 
     /// The major version; 0 if unknown.
     fn major(&self) -> u32 {
-        let args = self.args();
-        let mut command = Command::new(&args[0]);
-        let printed = quietly(command.args(&args[1..]).arg("--version")).unwrap_or_default();
+        let printed = self.ask(&["--version"]).unwrap_or_default();
         major(&printed).unwrap_or(0)
     }
 }
@@ -252,25 +248,10 @@ fn busybox(cache: &Path, suite: &str, apt: &mut Option<Apt>) -> Result<PathBuf> 
     found.context("no busybox in its package")
 }
 
+/// QEMU of one release, whatever is installed. An installed one replaces it only where it cannot be
+/// fetched.
 fn qemu(cache: &Path, suite: &str, apt: &mut Option<Apt>) -> Result<Qemu> {
     let name = "qemu-system-x86_64";
-    let installed = which(name).map(|program| Qemu {
-        program,
-        unpacked: None,
-    });
-    let installed = installed.filter(|qemu| match qemu.check() {
-        Ok(()) => true,
-        Err(error) => {
-            eprintln!("lab: the installed QEMU does not do: {error:#}");
-            false
-        }
-    });
-    if let Some(qemu) = installed.as_ref().filter(|qemu| qemu.major() >= GOOD) {
-        return Ok(Qemu {
-            program: qemu.program.clone(),
-            unpacked: None,
-        });
-    }
     let dir = cache.join(format!("qemu-{}", apt::RELEASE));
     let fetched = once(&dir, |into| {
         // Nothing else from a suite that is used for the kernel only.
@@ -284,22 +265,30 @@ fn qemu(cache: &Path, suite: &str, apt: &mut Option<Apt>) -> Result<Qemu> {
         };
         apt.unpack(&apt.with_libraries(&["qemu-system-x86"])?, into)
     });
-    match (fetched, installed) {
-        (Ok(()), _) => {}
-        (Err(error), Some(qemu)) if error.is::<NoGuest>() => {
-            eprintln!(
-                "lab: QEMU {}, which is slow and may hang: {error:#}",
-                qemu.major()
-            );
-            return Ok(qemu);
-        }
-        (Err(error), _) => return Err(error),
-    }
-    let qemu = Qemu {
-        program: dir.join("usr/bin").join(name),
-        unpacked: Some(dir),
+    let Err(error) = fetched else {
+        let qemu = Qemu {
+            program: Path::new("/usr/bin").join(name),
+            packages: Some(dir),
+        };
+        qemu.check()?;
+        return Ok(qemu);
     };
-    qemu.check()?;
+    let installed = which(name).filter(|_| error.is::<NoGuest>());
+    let installed = installed.map(|program| Qemu {
+        program,
+        packages: None,
+    });
+    let Some(qemu) = installed else {
+        return Err(error);
+    };
+    if let Err(unusable) = qemu.check() {
+        eprintln!("lab: the installed QEMU cannot run the guest: {unusable:#}");
+        return Err(error);
+    }
+    let major = qemu.major();
+    if major < GOOD {
+        eprintln!("lab: QEMU {major}, which is slow and may hang: {error:#}");
+    }
     Ok(qemu)
 }
 

@@ -5,11 +5,10 @@ use std::io::Write;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 
 use super::{Card, ERRORS, Run, Wires, monitor};
 use crate::lab::fetch::Parts;
-use crate::run::which;
 
 /// A QEMU command with a guest that runs a job, not yet started.
 pub(super) fn command(
@@ -19,15 +18,12 @@ pub(super) fn command(
     image: &Path,
     wires: &Wires,
 ) -> Result<Command> {
-    // Ends with this process, however that ends.
-    let setpriv = which("setpriv").context("no setpriv, which is of util-linux")?;
-    let setpriv = setpriv.display().to_string();
+    let words = parts.qemu.words(&[dir, &parts.kernel]);
     let mut command = match &wires.ns {
-        Some(ns) => ns.command(&setpriv),
-        None => Command::new(&setpriv),
+        Some(ns) => ns.command(&words[0]),
+        None => Command::new(&words[0]),
     };
-    command.args(["--pdeathsig", "KILL", "--"]);
-    command.args(parts.qemu.args());
+    command.args(&words[1..]);
     let iommu_passthrough = machine(&mut command, run);
     command.arg("-kernel").arg(parts.kernel.join("vmlinuz"));
     command.arg("-initrd").arg(image);
