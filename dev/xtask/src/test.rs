@@ -5,6 +5,7 @@
 mod alone;
 mod follow;
 mod guest;
+pub mod history;
 mod output;
 mod tally;
 mod times;
@@ -35,8 +36,18 @@ const GRACE: Duration = Duration::from_secs(10);
 /// over. A test that hangs is a failure of its suite and not of the whole run.
 const SILENCE: Duration = Duration::from_secs(900);
 
+/// How a line in the file of skips starts that names a body of a child process, as
+/// `skip::CHILD_PREFIX`.
+pub const CHILD_PREFIX: &str = "CHILD: ";
+
 /// Runs the task.
 pub fn run(args: &[String]) -> Result<ExitCode> {
+    run_after(args, Vec::new())
+}
+
+/// Runs the task after other steps, of which these were skipped: one line each, which count as
+/// skips.
+pub fn run_after(args: &[String], mut not_run: Vec<String>) -> Result<ExitCode> {
     let factor = times::factor()?;
     if let Err(error) = ensure(&[Set::Test]) {
         // Tests with missing requirements skip themselves, each by name.
@@ -69,30 +80,31 @@ pub fn run(args: &[String]) -> Result<ExitCode> {
     }
     // QEMU has ended when the result of the guest is known.
     let guest = guest.map(Guest::end);
+    let mut retries = Vec::new();
     if args.is_empty() {
-        warnings.extend(alone::run_again(
-            &failed,
-            skips_file.as_os_str(),
-            &programs,
-            &mut sum,
-        ));
+        let skips_file = skips_file.as_os_str();
+        retries = alone::run_again(&failed, skips_file, &programs, &mut sum);
+        let passed = retries.iter().filter(|retry| retry.has_passed);
+        warnings.extend(passed.map(alone::warning));
     }
-    let mut skips: Vec<String> = std::fs::read_to_string(&skips_file)
-        .context("the file of skips")?
-        .lines()
-        .map(str::to_owned)
-        .collect();
-    let _ = std::fs::remove_file(&skips_file);
+    let mut skips = take_skips(&skips_file, &mut sum)?;
     let guest = match guest {
         Some(guest) => in_guest(guest, &mut sum, &mut skips),
         None => lab::Sum::default(),
     };
     skips.sort();
-    if !skips.is_empty() || !guest.not_run.is_empty() {
+    not_run.extend(guest.not_run);
+    if !skips.is_empty() || !not_run.is_empty() {
         println!("\nNot everything was tested here:");
-        for skip in skips.iter().chain(&guest.not_run) {
+        for skip in skips.iter().chain(&not_run) {
             println!("  {skip}");
         }
+    }
+    retries.extend(guest.warnings.iter().filter_map(|line| guest::retry(line)));
+    match history::update(&retries) {
+        Ok(report) if report.is_empty() => {}
+        Ok(report) => println!("\n{report}"),
+        Err(error) => warnings.push(format!("WARNING: {error:#}")),
     }
     println!("\n{}\n{reasons}", times.report());
     let (slow, errors) = times.over();
@@ -102,7 +114,7 @@ pub fn run(args: &[String]) -> Result<ExitCode> {
     }
     // A suite far over its budget is one more failure.
     sum.failed += errors.len() as u64;
-    println!("{}", sum.line(skips.len(), guest.not_run.len()));
+    println!("{}", sum.line(skips.len(), not_run.len()));
     Ok(if sum.failed == 0 {
         ExitCode::SUCCESS
     } else {
@@ -253,9 +265,39 @@ fn skips_file() -> Result<PathBuf> {
     Ok(path)
 }
 
+/// The skips in the file, which is removed. Bodies of child processes, which pass without testing
+/// anything when they are not in a child, are subtracted from the sum.
+fn take_skips(skips_file: &PathBuf, sum: &mut Sum) -> Result<Vec<String>> {
+    let text = std::fs::read_to_string(skips_file).context("the file of skips")?;
+    let _ = std::fs::remove_file(skips_file);
+    let (bodies, skips): (Vec<&str>, Vec<&str>) = text
+        .lines()
+        .partition(|line| line.starts_with(CHILD_PREFIX));
+    sum.passed = sum.passed.saturating_sub(bodies.len() as u64);
+    Ok(skips.into_iter().map(str::to_owned).collect())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn bodies_of_children_are_neither_passed_nor_skipped() {
+        assert_eq!(CHILD_PREFIX, skip::CHILD_PREFIX);
+        let name = format!("barewire-skips-{}", std::process::id());
+        let file = std::env::temp_dir().join(name);
+        let text = "CHILD: a::child_reads\nSKIPPED: a::b: needs root\nCHILD: b::child\n";
+        std::fs::write(&file, text).unwrap();
+        let mut sum = Sum {
+            passed: 10,
+            failed: 1,
+        };
+        let skips = take_skips(&file, &mut sum).unwrap();
+        assert_eq!(skips, ["SKIPPED: a::b: needs root"]);
+        assert!(!file.exists());
+        // A step that was skipped before is not among the passed ones.
+        assert_eq!(sum.line(skips.len(), 1), "7 passed, 1 failed, 2 skipped");
+    }
 
     #[test]
     fn threads_are_those_of_libtest() {
