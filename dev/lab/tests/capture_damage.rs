@@ -188,7 +188,11 @@ fn check(what: &str, bytes: &[u8], expected: &[Row], offset: Option<usize>) {
     let paths = [&file, &copy].map(|path| path.to_str().unwrap());
     let result = capture::capture(["-r", paths[0], "-w", paths[1]]);
     let error = &result.stderr;
-    let rows = read_with_tcpdump(&copy).unwrap_or_else(|| panic!("{what}: {error}"));
+    // It is not created for a file in which no interface is described.
+    let rows = match copy.exists() {
+        true => read_with_tcpdump(&copy).unwrap_or_else(|| panic!("{what}: {error}")),
+        false => Vec::new(),
+    };
     assert_eq!(rows, expected, "{what}: {error}");
     let count = expected.len();
     match offset {

@@ -75,6 +75,16 @@ const CASES: &[Case] = &[
 /// The largest rate that NetFlow 5 has bits for.
 const NETFLOW5_MAX: u64 = 0x3fff;
 
+/// A capture of flows of one packet, each from another address: sampling by hash selects addresses.
+fn flows(count: u32) -> Vec<u8> {
+    const RECORD_LEN: usize = 16 + 28;
+    let mut bytes = flood(count);
+    for (number, record) in bytes[24..].chunks_exact_mut(RECORD_LEN).enumerate() {
+        record[16 + 14..16 + 16].copy_from_slice(&(number as u16).to_be_bytes());
+    }
+    bytes
+}
+
 /// Rates in what goflow2 prints for an export of this capture, one for each record.
 fn rates(capture: &Path, program: &Path, format: &str, args: &[&str]) -> Vec<u64> {
     let port = udp_port();
@@ -115,7 +125,7 @@ fn goflow2_reads_the_rate_of_every_format() {
     let program = goflow2().unwrap();
     let folder = Folder::new("sampling-goflow2");
     let capture = folder.0.join("flows.pcap");
-    std::fs::write(&capture, flood(600)).unwrap();
+    std::fs::write(&capture, flows(600)).unwrap();
     for format in ["ipfix", "netflow9", "netflow5"] {
         for Case { args, rate, .. } in CASES {
             let found: BTreeSet<u64> = rates(&capture, &program, format, args)
@@ -140,7 +150,7 @@ fn tshark_reads_the_rate_and_the_method() {
     require!(skip::program("tshark", "tshark"));
     let folder = Folder::new("sampling-tshark");
     let capture = folder.0.join("flows.pcap");
-    std::fs::write(&capture, flood(600)).unwrap();
+    std::fs::write(&capture, flows(600)).unwrap();
     for (
         at,
         Case {

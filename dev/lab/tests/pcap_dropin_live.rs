@@ -74,10 +74,10 @@ fn devices_are_listed_as_by_the_original() {
     lab::require!(skip::lab(), skip::program("tcpdump", "tcpdump"));
     let dropin = Dropin::new().unwrap();
     let pair = Veth::new().create().unwrap();
-    pair.left
-        .ns
-        .ip(["link", "add", "down0", "type", "dummy"])
-        .unwrap();
+    let add = [
+        "link", "add", "down0", "type", "veth", "peer", "name", "down1",
+    ];
+    pair.left.ns.ip(add).unwrap();
     let list = |mut command: Command| {
         let output = command.arg("-D").output().unwrap();
         String::from_utf8_lossy(&output.stdout).into_owned()
