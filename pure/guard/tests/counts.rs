@@ -1,9 +1,12 @@
 //! Packets and bytes that a program counts, over many packets of different lengths, compared with
 //! sums by a plain reading of the rules.
 
+use std::collections::BTreeMap;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
 use barewire_guard::{
-    Account, Counters, Features, KEY_LEN, Limit, Maps, Rule, Verdict, counters_len, emit,
-    emit_chain, limits_len,
+    Account, Counters, Features, KEY_LEN, Limit, List, Maps, PREFIXES_MAX, Prefix, Rule,
+    SampleCounts, SourceLimit, Verdict, counters_len, emit, emit_chain, limits_len, trie_entries,
 };
 use bpf::cbpf::{Insn, Program};
 use bpf::vm_cbpf::PacketInfo;
@@ -142,7 +145,7 @@ impl Run {
         maps.add(1, maps::Kind::Array, (4, counters_len(count)), 1);
         maps.add(2, maps::Kind::Array, (4, limits_len(count)), 1);
         maps.add(3, maps::Kind::Trie, (KEY_LEN, 8), 10);
-        maps.add(4, maps::Kind::LruHash, (KEY_LEN, 8), 10);
+        maps.add(4, maps::Kind::LruHash, (KEY_LEN, 8), 1000);
         Run { insns, maps }
     }
 
@@ -248,5 +251,138 @@ fn accounts_of_two_programs_are_added() {
         steered: 1_020,
     };
     assert_eq!(sum, expected);
-    assert_eq!(sum.passed(), 0);
+    let counters = Counters {
+        packets: 100,
+        dropped: 20,
+        answered: 3,
+        steered: 4,
+        ..Counters::default()
+    };
+    assert_eq!(counters.passed(), 73);
+    // Of a rule that steers, the word of answers has the steered packets.
+    let user = counters.of_user();
+    assert_eq!((user.answered, user.steered), (0, 3));
+    let mut samples = SampleCounts { taken: 1, lost: 2 };
+    samples.add(&SampleCounts {
+        taken: 10,
+        lost: 20,
+    });
+    assert_eq!((samples.taken, samples.lost), (11, 22));
+}
+
+/// Adds addresses to a packet: of IPv4, or of IPv6 in its place.
+fn from_source(source: IpAddr) -> Vec<u8> {
+    let mut packet = packet(17, 9, 80);
+    match source {
+        IpAddr::V4(v4) => packet[26..30].copy_from_slice(&v4.octets()),
+        IpAddr::V6(v6) => {
+            packet[12..15].copy_from_slice(&[0x86, 0xdd, 0x60]);
+            packet[22..38].copy_from_slice(&v6.octets());
+        }
+    }
+    packet
+}
+
+/// Each prefix of sources has the burst of its own, whatever the lengths of prefixes; other rules
+/// have others.
+#[test]
+fn sources_share_a_limit_with_their_prefix_and_with_no_other() {
+    const BURST: u32 = 3;
+    let mut random = Random(0x5eed_50c5);
+    let limit = Limit::new(1, BURST).unwrap();
+    for (ipv4_len, ipv6_len) in [(32, 128), (24, 64), (1, 1), (17, 65), (8, 48), (31, 127)] {
+        let source = SourceLimit::new(limit, ipv4_len, ipv6_len).unwrap();
+        let rule = |id| Rule {
+            id,
+            ..Rule::new("sources", Verdict::LimitSources(source, None))
+        };
+        let features = Features {
+            hook: bpf::translate::DirectHook::Xdp,
+            frags: true,
+            indirect: true,
+        };
+        let insns = |id| emit(&[rule(id)], false, MAPS, features).unwrap();
+        let mut run = Run::new(1, insns(1));
+        let prefix = |source: IpAddr| match source {
+            IpAddr::V4(v4) => (4, u128::from(v4.to_bits() >> (32 - u32::from(ipv4_len)))),
+            IpAddr::V6(v6) => (6, v6.to_bits() >> (128 - u32::from(ipv6_len))),
+        };
+        let mut passed: BTreeMap<(u8, u128), u32> = BTreeMap::new();
+        // Few bits differ, at both ends of every length, so that many share a prefix.
+        let mut any = || -> IpAddr {
+            let bit = |random: &mut Random, at: u32| (random.below(2) as u128) << at;
+            match random.below(2) {
+                0 => {
+                    let bits = [0, 1, 7, 8, 15, 24, 31].map(|at| bit(&mut random, at));
+                    Ipv4Addr::from_bits(bits.iter().sum::<u128>() as u32).into()
+                }
+                _ => {
+                    let bits = [0, 1, 62, 63, 64, 80, 127].map(|at| bit(&mut random, at));
+                    Ipv6Addr::from_bits(bits.iter().sum()).into()
+                }
+            }
+        };
+        for _ in 0..600 {
+            let source = any();
+            let count = passed.entry(prefix(source)).or_default();
+            let expected = if *count < BURST { PASSED } else { DROPPED };
+            *count += u32::from(expected == PASSED);
+            let verdict = run.verdict(&from_source(source), 80);
+            assert_eq!(verdict, expected, "{source} by {ipv4_len} and {ipv6_len}");
+        }
+        // Another rule on the same map begins anew.
+        run.insns = insns(2);
+        assert_eq!(run.verdict(&from_source([10, 0, 0, 1].into()), 80), PASSED);
+    }
+    for (ipv4_len, ipv6_len) in [(0, 64), (33, 64), (24, 0), (24, 129)] {
+        assert_eq!(SourceLimit::new(limit, ipv4_len, ipv6_len), None);
+    }
+}
+
+/// A rule with both lists matches packets from the one to the other.
+#[test]
+fn lists_of_a_rule_hold_for_their_own_addresses() {
+    let list = |text: &str| -> List { [Prefix::parse(text).unwrap()].into() };
+    let rule = Rule {
+        sources: Some(list("10.0.0.1/32")),
+        destinations: Some(list("2001:db8::1/128")),
+        ..Rule::new("both", Verdict::Drop)
+    };
+    let (from, to): (IpAddr, IpAddr) =
+        ("10.0.0.1".parse().unwrap(), "2001:db8::1".parse().unwrap());
+    let (other, far): (IpAddr, IpAddr) =
+        ("10.0.0.0".parse().unwrap(), "2001:db8::".parse().unwrap());
+    assert!(rule.matches(&[], from, to));
+    assert!(!rule.matches(&[], other, to) && !rule.matches(&[], from, far));
+    assert!(!rule.matches(&[], to, from));
+}
+
+/// The kernel makes no map of nothing.
+#[test]
+fn programs_without_rules_have_maps() {
+    assert_eq!(limits_len(0), limits_len(1));
+    assert!(limits_len(2) == 2 * limits_len(1) && counters_len(0) != 0);
+}
+
+#[test]
+fn as_many_prefixes_as_there_can_be_are_accepted() {
+    let prefixes = |count: u32| -> List {
+        let prefix = |number| {
+            let address = Ipv4Addr::from_bits(number);
+            Prefix::parse(&address.to_string()).unwrap()
+        };
+        (0..count).map(prefix).collect()
+    };
+    let rule = |list: List| Rule {
+        sources: Some(list),
+        ..Rule::new("many", Verdict::Drop)
+    };
+    let most = PREFIXES_MAX as u32;
+    assert_eq!(most, 1_048_576);
+    assert_eq!(
+        trie_entries(&[rule(prefixes(most))]).unwrap().len(),
+        PREFIXES_MAX
+    );
+    let error = trie_entries(&[rule(prefixes(most)), rule(prefixes(1))]);
+    assert!(error.is_err());
 }

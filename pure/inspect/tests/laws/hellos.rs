@@ -287,3 +287,94 @@ fn lists_that_are_longer_than_their_hello_are_refused_or_cut() {
         }
     }
 }
+
+/// Up to draft 21 of TLS 1.3, a server's hello had neither a session nor a compression method.
+#[test]
+fn server_hellos_of_drafts_have_their_own_form() {
+    for (version, is_draft) in [(0x7f12_u16, true), (0x7f15, true), (0x0303, false)] {
+        let fields = match is_draft {
+            true => vec![0x13, 1],
+            false => vec![0, 0x13, 1, 0],
+        };
+        let alpn = extension(16, &sized(b"\x02h2"));
+        let body = [&version.to_be_bytes()[..], &[9; 32], &fields, &sized(&alpn)].concat();
+        let hello = usual(&mut Rng(7)).hello();
+        let found = laws::whole(
+            &[(Forward, &hello), (Reverse, &record(2, &body))],
+            [40_000, 443],
+        );
+        let reported = [Field::TlsVersion, Field::TlsCipher, Field::TlsAlpnChosen];
+        let reported = reported.map(|field| text(&found, field));
+        let expected = [version.to_string(), "4865".to_owned(), "h2".to_owned()];
+        assert_eq!(reported, expected, "{version:#x}");
+    }
+}
+
+/// A client's hello with a session of 32 bytes and these bytes of extensions, and after them.
+fn hello_of(extensions: &[u8], after: &[u8]) -> Vec<u8> {
+    let name = sized(&[&[0][..], &sized(b"a.example")].concat());
+    let extensions = [extension(0, &name), extensions.to_vec()].concat();
+    let body = [
+        &[3, 3][..],
+        &[9; 32],
+        &[32],
+        &[8; 32],
+        &sized(&words(&[0x1301])),
+        &[1, 0],
+        &sized(&extensions),
+        after,
+    ];
+    record(1, &body.concat())
+}
+
+/// The hello ends with its extensions; what follows them has no meaning, and a part of one is not
+/// complete.
+#[test]
+fn hellos_do_not_end_within_an_extension() {
+    for (extensions, after, name) in [
+        (vec![], &[][..], "a.example"),
+        (vec![], &[1, 2, 3][..], "a.example"),
+        (vec![0], &[], "-"),
+        (vec![0, 99], &[], "-"),
+        (vec![0, 99, 0], &[], "-"),
+        (vec![0, 99, 0, 0], &[], "a.example"),
+        (vec![0, 99, 0, 1], &[], "-"),
+        (vec![0, 99, 0, 1, 7], &[], "a.example"),
+        (vec![0, 99, 0, 200, 7], &[], "-"),
+    ] {
+        let hello = hello_of(&extensions, after);
+        let found = laws::whole(&[(Forward, &hello)], [40_000, 443]);
+        assert_eq!(
+            text(&found, Field::TlsSni),
+            name,
+            "{extensions:?} {after:?}"
+        );
+    }
+}
+
+/// The random, the session and the content of unknown extensions may be missing, whole or in part,
+/// but not a byte more.
+#[test]
+fn gaps_in_hellos_that_need_not_be_read() {
+    // Something follows, by which the gap is seen.
+    let alpn = extension(16, &sized(b"\x02h2"));
+    let hello = hello_of(&[extension(99, &[7; 40]), alpn.clone()].concat(), &[]);
+    let whole = laws::whole(&[(Forward, &hello)], [40_000, 443]);
+    let (random, session) = (5 + 4 + 2, 5 + 4 + 2 + 32 + 1);
+    let unknown = hello.len() - alpn.len() - 40;
+    for (at, len) in [(random, 32), (session, 32), (unknown, 40)] {
+        for (from, count) in [
+            (at, len),
+            (at, 1),
+            (at + 1, len - 1),
+            (at + 5, 3),
+            (at, len - 1),
+        ] {
+            let mut tried = Laws::default();
+            let found = tried.with_gap(&[(Forward, &hello)], [40_000, 443], from, count);
+            assert_eq!(found.bytes(), whole.bytes(), "{count} from {from}");
+        }
+        let found = Laws::default().with_gap(&[(Forward, &hello)], [40_000, 443], at, len + 1);
+        assert!(!found.has(Field::TlsSni), "{len} and one more from {at}");
+    }
+}
