@@ -25,11 +25,6 @@ fn child(end: &End, name: &str) -> Process {
     Process::spawn(command.env(CHILD, &end.ifname)).unwrap()
 }
 
-/// The interface, if this process is a child.
-fn as_child() -> Option<String> {
-    std::env::var(CHILD).ok()
-}
-
 /// A program that passes everything: r0 = XDP_PASS; exit.
 pub(crate) fn pass_program() -> sys::bpf::Program {
     let insns = [0xb7u8, 0, 0, 0, 2, 0, 0, 0, 0x95, 0, 0, 0, 0, 0, 0, 0];
@@ -273,7 +268,7 @@ fn a_port_that_fails_to_open_leaves_nothing_attached() {
 
 #[test]
 fn child_holds_the_port() {
-    let Some(ifname) = as_child() else { return };
+    let ifname = ::skip::child_body!(CHILD);
     let mut port = port::open(&format!("afxdp:{ifname}"), &PortOptions::default()).unwrap();
     println!("open");
     loop {
@@ -311,7 +306,7 @@ fn kill_9_leaves_the_interface_as_before() {
 
 #[test]
 fn child_drops_its_privileges() {
-    let Some(ifname) = as_child() else { return };
+    let ifname = ::skip::child_body!(CHILD);
     let mut port = port::open(&format!("afxdp:{ifname}"), &PortOptions::default()).unwrap();
     sys::privileges::drop_privileges(Some(&sys::privileges::User::find("nobody").unwrap()), &[])
         .unwrap();
@@ -352,7 +347,7 @@ fn an_open_port_needs_no_privileges() {
 
 #[test]
 fn child_has_no_privileges() {
-    let Some(ifname) = as_child() else { return };
+    let ifname = ::skip::child_body!(CHILD);
     sys::privileges::drop_privileges(Some(&sys::privileges::User::find("nobody").unwrap()), &[])
         .unwrap();
     for direction in [port::Direction::Rx, port::Direction::Tx] {
@@ -406,7 +401,7 @@ fn driver_features_of_the_kernel_are_read() {
 
 #[test]
 fn child_has_little_locked_memory() {
-    let Some(ifname) = as_child() else { return };
+    let ifname = ::skip::child_body!(CHILD);
     use sys::privileges::Capability;
     let keep = [Capability::NetRaw, Capability::NetAdmin, Capability::Bpf];
     sys::privileges::drop_privileges(None, &keep).unwrap();
@@ -575,7 +570,7 @@ fn queues_may_be_added_and_removed_while_open() {
 }
 
 #[test]
-fn child_processes_run_this_test_binary() {
+fn bodies_of_children_run_if_their_variable_is_set() {
     // The children above would pass without doing anything if the variable did not reach them.
     let (program, args) = own_test(module_path!(), "child_holds_the_port");
     let output = Command::new(program)

@@ -348,12 +348,10 @@ fn iommu_faults() -> usize {
 /// Set in a process that holds a port: its name.
 const CHILD_VAR: &str = "BAREWIRE_VFIO_CHILD";
 
-/// Not a test in itself: receives on a port without privileges until it is killed.
+/// Code of the child: receives on a port without privileges until it is killed.
 #[test]
 fn child() {
-    let Ok(name) = std::env::var(CHILD_VAR) else {
-        return;
-    };
+    let name = ::skip::child_body!(CHILD_VAR);
     let mut port = port::open(&name, &both()).unwrap();
     sys::privileges::drop_privileges(None, &[]).unwrap();
     assert!(!sys::privileges::has(sys::privileges::Capability::NetAdmin));

@@ -15,9 +15,7 @@ const CHILD: &str = "BW_RIGHTS_CHILD";
 
 #[test]
 fn child_becomes_another_user() {
-    if std::env::var_os(CHILD).is_none() {
-        return;
-    }
+    ::skip::child_body!(CHILD);
     let nobody = User::find("nobody").unwrap();
     let keep = [Capability::NetRaw, Capability::DacOverride];
     drop_privileges(Some(&nobody), &keep).unwrap();

@@ -1,6 +1,6 @@
 //! `barewire scan` of single ports, of neighbours on the link, and with payloads from files.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::UdpSocket;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -155,6 +155,33 @@ fn random_targets_are_of_the_number_asked_for() {
     assert_eq!(again.stdout, finished.stdout, "the seed decides");
 }
 
+/// Adds hosts all over the network of the right end, beside the two ends, and some of IPv6; returns
+/// them, and an address of IPv6 that nobody has.
+fn more_hosts(pair: &Pair) -> (BTreeSet<String>, String) {
+    let (left, right) = (&pair.left, &pair.right);
+    let [a, b, c, own] = right.ipv4.octets();
+    let taken = [own, left.ipv4.octets()[3]];
+    let others = (3..253).step_by(7).filter(|last| !taken.contains(last));
+    let mut hosts: BTreeSet<String> = others.map(|last| format!("{a}.{b}.{c}.{last}")).collect();
+    for host in &hosts {
+        let host = format!("{host}/24");
+        let add = ["addr", "add", &host, "dev", &right.ifname];
+        right.ns.ip(add).unwrap();
+    }
+    let beside = |last: u16| {
+        let mut words = right.ipv6.segments();
+        words[7] = last;
+        std::net::Ipv6Addr::from(words).to_string()
+    };
+    for host in [0x77, 0x78, 0xfff0].map(beside) {
+        let address = format!("{host}/64");
+        let add = ["addr", "add", &address, "dev", &right.ifname, "nodad"];
+        right.ns.ip(add).unwrap();
+        hosts.insert(host);
+    }
+    (hosts, beside(0x79))
+}
+
 #[test]
 fn neighbours_are_found_by_arp_and_neighbor_discovery() {
     require!(skip::lab());
@@ -164,10 +191,17 @@ fn neighbours_are_found_by_arp_and_neighbor_discovery() {
     let mac = right.mac.map(|byte| format!("{byte:02x}")).join(":");
     let [a, b, c, _] = right.ipv4.octets();
     let network = format!("{a}.{b}.{c}.0/24");
+    let (mut hosts, absent) = more_hosts(&pair);
+    let six: Vec<String> = hosts.iter().filter(|h| h.contains(':')).cloned().collect();
+    hosts.extend([v4.clone(), v6.clone()]);
     let manuf = TempFile::new("manuf", format!("{}\tLab\n", &mac[..8]).as_bytes());
     let args = [
         &network,
         &v6,
+        &six[0],
+        &six[1],
+        &six[2],
+        &absent,
         "--probe",
         "arp",
         "--rate",
@@ -176,11 +210,16 @@ fn neighbours_are_found_by_arp_and_neighbor_discovery() {
         manuf.name(),
     ];
     let (rows, totals) = scan(&pair, &args);
+    let found = rows
+        .iter()
+        .map(|row| row["address"].as_str().unwrap().to_owned());
+    assert_eq!(found.collect::<BTreeSet<_>>(), hosts, "{totals}");
     assert_eq!(
         (&totals["up"], &totals["lost"]),
-        (&2.into(), &0.into()),
+        (&hosts.len().into(), &0.into()),
         "{rows:?} {totals}"
     );
+    assert_eq!(rows.len(), hosts.len(), "one row for each");
     for (addr, reason) in [(&v4, "arp-response"), (&v6, "nd-response")] {
         let row = rows.iter().find(|row| row["address"] == addr.as_str());
         let row = row.unwrap_or_else(|| panic!("{addr}: {rows:?}"));

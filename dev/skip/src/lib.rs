@@ -3,9 +3,10 @@
 //! The line `SKIPPED: TEST: WHY` goes to standard error past libtest's capture, and to the file
 //! named by `BAREWIRE_SKIPS`, from which `cargo xtask test` prints and counts them: libtest counts
 //! a test that returns early as passed. `REDUCED: TEST: HOW` is the line of a test that runs on a
-//! part of its input, because the rest is not on this machine. The lab reports more about missing
-//! requirements (`lab::skip`), and also uses this crate, which has no dependencies so that every
-//! crate can use it.
+//! part of its input, because the rest is not on this machine. Bodies of child processes are
+//! recorded there, too ([`child_body!`]). The lab reports more about missing requirements
+//! (`lab::skip`), and also uses this crate, which has no dependencies so that every crate can use
+//! it.
 #![forbid(unsafe_code)]
 
 use std::fmt;
@@ -14,6 +15,12 @@ use std::io::Write as _;
 
 /// The variable with the file to which skips are appended, one line each.
 pub const SKIPS_FILE_VAR: &str = "BAREWIRE_SKIPS";
+
+/// How a line in that file starts that names a body of a child process instead of a skip.
+pub const CHILD_PREFIX: &str = "CHILD: ";
+
+/// Set in the guest of the lab, which has no file of skips: the lines are printed there.
+const GUEST_VAR: &str = "BAREWIRE_GUEST";
 
 /// If set and not empty, every skip is a failure.
 pub const STRICT_VAR: &str = "BAREWIRE_NO_SKIPS";
@@ -57,6 +64,11 @@ fn write(kind: &str, test: &str, why: &str) {
     let line = format!("{kind}{test}: {why}\n");
     // Written to the stream itself: libtest captures only the print macros.
     let _ = std::io::stderr().write_all(line.as_bytes());
+    append(&line);
+}
+
+/// Appends a line to the file of skips, if there is one.
+fn append(line: &str) {
     if let Some(file) = std::env::var_os(SKIPS_FILE_VAR) {
         // One write in append mode, so that lines of several test processes do not mix.
         let written = OpenOptions::new()
@@ -70,6 +82,23 @@ fn write(kind: &str, test: &str, why: &str) {
             file.display()
         );
     }
+}
+
+/// The value of this variable in a child process; elsewhere `None`, and `test` is recorded as the
+/// body of a child, which tests nothing there. Called by the macro.
+///
+/// # Panics
+/// If the value is not UTF-8, or the line cannot be written.
+pub fn child(test: &str, variable: &str) -> Option<String> {
+    if let Some(value) = std::env::var_os(variable) {
+        return Some(value.into_string().expect("UTF-8"));
+    }
+    let line = format!("{CHILD_PREFIX}{test}\n");
+    if std::env::var_os(GUEST_VAR).is_some() {
+        let _ = std::io::stderr().write_all(line.as_bytes());
+    }
+    append(&line);
+    None
 }
 
 /// The return value of a skipped test, for tests that return nothing and for those that return a
@@ -106,6 +135,20 @@ macro_rules! skip {
     }};
 }
 
+/// Begins a test that is the body of a child process, which another test starts with this variable
+/// set: `let name = skip::child_body!(CHILD);`. Without it the test returns, and `cargo xtask test`
+/// does not count it as passed.
+#[macro_export]
+macro_rules! child_body {
+    ($variable:expr) => {{
+        fn here() {}
+        match $crate::child($crate::name_of(here), $variable) {
+            Some(value) => value,
+            None => return,
+        }
+    }};
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -119,6 +162,37 @@ mod tests {
             name_of(here)
         };
         assert_eq!(inner(), "skip::tests::a_skip_is_named_after_its_test");
+    }
+
+    /// Set in a process that is to run a body: what it prints.
+    const BODY_VAR: &str = "BAREWIRE_SKIP_BODY";
+
+    #[test]
+    fn child_prints_its_order() {
+        println!("ordered {}", child_body!(BODY_VAR));
+    }
+
+    #[test]
+    fn the_body_of_a_child_is_recorded_unless_it_runs() {
+        let name = format!("barewire-skip-{}-body", std::process::id());
+        let file = std::env::temp_dir().join(name);
+        let run = |order: Option<&str>| {
+            let mut command = std::process::Command::new(std::env::current_exe().unwrap());
+            command.args(["--exact", "tests::child_prints_its_order", "--nocapture"]);
+            command.env(SKIPS_FILE_VAR, &file).env(STRICT_VAR, "1");
+            command.envs(order.map(|order| (BODY_VAR, order)));
+            let out = command.output().unwrap();
+            assert!(out.status.success());
+            let lines = std::fs::read_to_string(&file).unwrap_or_default();
+            let _ = std::fs::remove_file(&file);
+            (String::from_utf8_lossy(&out.stdout).into_owned(), lines)
+        };
+        let (printed, lines) = run(None);
+        assert!(!printed.contains("ordered"), "{printed}");
+        assert_eq!(lines, "CHILD: skip::tests::child_prints_its_order\n");
+        let (printed, lines) = run(Some("this"));
+        assert!(printed.contains("ordered this"), "{printed}");
+        assert_eq!(lines, "");
     }
 
     /// Set in the child.

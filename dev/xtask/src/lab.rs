@@ -28,6 +28,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 
+pub use self::rounds::{SECOND_FAILED, SECOND_PASSED};
 pub use self::suites::Sum;
 use self::suites::{SUITES, Suite};
 use crate::run::{no_more, take_flag, take_option, target_dir};

@@ -114,9 +114,13 @@ Arguments go to barewire-bench: names of scenarios, --list, --quick, --rounds N,
     },
     Task {
         name: "fuzz",
-        args: "[TARGET]... [--seconds N]",
-        summary: "fuzz each target for that long (60 s unless reported otherwise; needs nightly)",
-        more: "",
+        args: "[TARGET]... [--seconds N] [--long [--seed N]]",
+        summary: "fuzz each target for that long (60 s unless given; needs nightly)",
+        more: "\
+--seconds N  how long each target runs (60; with --long 600)
+--long       longer than CI, with the date as the seed: for each night. A target that fails does
+             not end the run
+--seed N     with --long: repeat the run of a day, such as 20261128",
         run: fuzz::run,
     },
     Task {

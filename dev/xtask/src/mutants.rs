@@ -14,8 +14,8 @@ use serde_json::Value;
 use crate::run::{cargo, no_more, quietly, take_option, target_dir, which};
 
 /// Crates that are sampled by default.
-const CRATES: [&str; 7] = [
-    "wire", "bpf", "flow", "inspect", "ring", "export", "runtime",
+const CRATES: [&str; 8] = [
+    "wire", "bpf", "flow", "inspect", "guard", "ring", "export", "runtime",
 ];
 
 /// Default number of mutants per crate.

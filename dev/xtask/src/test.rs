@@ -6,6 +6,7 @@ mod alone;
 pub mod dead;
 mod follow;
 mod guest;
+pub mod history;
 mod output;
 mod reduced;
 mod tally;
@@ -38,11 +39,21 @@ const GRACE: Duration = Duration::from_secs(10);
 /// over. A test that hangs is a failure of its suite and not of the whole run.
 const SILENCE: Duration = Duration::from_secs(900);
 
+/// How a line in the file of skips starts that names a body of a child process, as
+/// `skip::CHILD_PREFIX`.
+pub const CHILD_PREFIX: &str = "CHILD: ";
+
 /// Runs the task.
 pub fn run(args: &[String]) -> Result<ExitCode> {
     if args.first().is_some_and(|arg| arg == "dead") {
         return dead::run(&args[1..]);
     }
+    run_after(args, Vec::new())
+}
+
+/// Runs the task after other steps, of which these were skipped: one line each, which count as
+/// skips.
+pub fn run_after(args: &[String], mut not_run: Vec<String>) -> Result<ExitCode> {
     let factor = times::factor()?;
     if let Err(error) = ensure(&[Set::Test]) {
         // Tests with missing requirements skip themselves, each by name.
@@ -75,29 +86,31 @@ pub fn run(args: &[String]) -> Result<ExitCode> {
     }
     // QEMU has ended when the result of the guest is known.
     let guest = guest.map(Guest::end);
+    let mut retries = Vec::new();
     if args.is_empty() {
-        warnings.extend(alone::run_again(
-            &failed,
-            skips_file.as_os_str(),
-            &programs,
-            &mut sum,
-        ));
+        let skips_file = skips_file.as_os_str();
+        retries = alone::run_again(&failed, skips_file, &programs, &mut sum);
+        let passed = retries.iter().filter(|retry| retry.has_passed);
+        warnings.extend(passed.map(alone::warning));
     }
-    let lines = std::fs::read_to_string(&skips_file).context("the file of skips")?;
-    let _ = std::fs::remove_file(&skips_file);
-    let (reduced, lines): (Vec<_>, Vec<_>) = lines.lines().partition(|line| is_reduced(line));
-    let reduced = Reduced::of(&reduced);
-    let mut skips: Vec<String> = lines.into_iter().map(str::to_owned).collect();
+    let (mut skips, reduced) = take_skips(&skips_file, &mut sum)?;
     let guest = match guest {
         Some(guest) => in_guest(guest, &mut sum, &mut skips),
         None => lab::Sum::default(),
     };
     skips.sort();
-    if !skips.is_empty() || !guest.not_run.is_empty() || reduced.tests != 0 {
+    not_run.extend(guest.not_run);
+    if !skips.is_empty() || !not_run.is_empty() || reduced.tests != 0 {
         println!("\nNot everything was tested here:");
-        for skip in skips.iter().chain(&guest.not_run).chain(&reduced.lines) {
+        for skip in skips.iter().chain(&not_run).chain(&reduced.lines) {
             println!("  {skip}");
         }
+    }
+    retries.extend(guest.warnings.iter().filter_map(|line| guest::retry(line)));
+    match history::update(&retries) {
+        Ok(report) if report.is_empty() => {}
+        Ok(report) => println!("\n{report}"),
+        Err(error) => warnings.push(format!("WARNING: {error:#}")),
     }
     println!("\n{}\n{reasons}", times.report());
     let (slow, errors) = times.over();
@@ -107,7 +120,7 @@ pub fn run(args: &[String]) -> Result<ExitCode> {
     }
     // A suite far over its budget is one more failure.
     sum.failed += errors.len() as u64;
-    let line = sum.line(skips.len(), guest.not_run.len());
+    let line = sum.line(skips.len(), not_run.len());
     println!("{line}{}", reduced.words());
     Ok(if sum.failed == 0 {
         ExitCode::SUCCESS
@@ -259,9 +272,43 @@ fn skips_file() -> Result<PathBuf> {
     Ok(path)
 }
 
+/// The skips in the file, which is removed. Bodies of child processes, which pass without testing
+/// anything when they are not in a child, are subtracted from the sum.
+fn take_skips(skips_file: &PathBuf, sum: &mut Sum) -> Result<(Vec<String>, Reduced)> {
+    let text = std::fs::read_to_string(skips_file).context("the file of skips")?;
+    let _ = std::fs::remove_file(skips_file);
+    let (bodies, skips): (Vec<&str>, Vec<&str>) = text
+        .lines()
+        .partition(|line| line.starts_with(CHILD_PREFIX));
+    sum.passed = sum.passed.saturating_sub(bodies.len() as u64);
+    let (reduced, skips): (Vec<_>, Vec<_>) = skips.into_iter().partition(|line| is_reduced(line));
+    let skips = skips.into_iter().map(str::to_owned).collect();
+    Ok((skips, Reduced::of(&reduced)))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn bodies_of_children_are_neither_passed_nor_skipped() {
+        assert_eq!(CHILD_PREFIX, skip::CHILD_PREFIX);
+        let name = format!("barewire-skips-{}", std::process::id());
+        let file = std::env::temp_dir().join(name);
+        let text = "CHILD: a::child_reads\nSKIPPED: a::b: needs root\nCHILD: b::child\n\
+                    REDUCED: a::c: ran on 4 of 700 captures\n";
+        std::fs::write(&file, text).unwrap();
+        let mut sum = Sum {
+            passed: 10,
+            failed: 1,
+        };
+        let (skips, reduced) = take_skips(&file, &mut sum).unwrap();
+        assert_eq!(reduced.tests, 1);
+        assert_eq!(skips, ["SKIPPED: a::b: needs root"]);
+        assert!(!file.exists());
+        // A step that was skipped before is not among the passed ones.
+        assert_eq!(sum.line(skips.len(), 1), "7 passed, 1 failed, 2 skipped");
+    }
 
     #[test]
     fn threads_are_those_of_libtest() {

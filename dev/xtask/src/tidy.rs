@@ -6,9 +6,11 @@
 
 mod changelog;
 mod crates;
+mod fuzz_corpora;
 mod lab_tests;
 mod lengths;
 mod links;
+mod promises;
 mod text;
 mod words;
 
@@ -107,6 +109,7 @@ fn check(root: &Path) -> Result<Vec<Finding>> {
         if file.has_extension("rs") {
             findings.extend(text::line_length(file));
             findings.extend(text::bare_skips(file));
+            findings.extend(lab_tests::uncounted_bodies(file));
             findings.extend(text::dispatch_by_name(file));
             findings.extend(text::unchecked_outputs(file));
             findings.extend(lengths::too_long(file));
@@ -120,6 +123,8 @@ fn check(root: &Path) -> Result<Vec<Finding>> {
     findings.extend(lab_tests::unnamed(&files));
     findings.extend(lengths::needless_exceptions(&files));
     findings.extend(links::relative(&files));
+    findings.extend(promises::citations(&files));
+    findings.extend(fuzz_corpora::unreplayed(&files));
     findings.sort();
     Ok(findings)
 }

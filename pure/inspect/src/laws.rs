@@ -253,7 +253,13 @@ impl Laws {
             let other = self.turned(&pieces, ports, step);
             assert_eq!(expected, other);
         }
-        self.with_gap(&pieces, ports, usize::from(*choice) * 2, step);
+        // A gap is reported the same each time, and one of no bytes is none.
+        let at = usize::from(*choice) * 2;
+        let found = self.with_gap(&pieces, ports, at, step);
+        let again = self.with_gap(&pieces, ports, at, step);
+        assert_eq!(found.bytes(), again.bytes());
+        let found = self.with_gap(&pieces, ports, at, 0);
+        assert_eq!(found.bytes(), expected.application.bytes());
     }
 }
 

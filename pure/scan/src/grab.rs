@@ -93,9 +93,6 @@ pub struct GrabCounts {
 const OUT_MAX: usize = 1 << 15;
 /// More bytes than any connection sends.
 const SENT_MAX: u32 = 1 << 16;
-/// Number of certificates remembered, so that each is reported once. Further ones are reported as
-/// often as they are sent.
-const CERTIFICATES_MAX: usize = 1 << 20;
 /// Number of connections remembered, so that none is opened twice.
 const KNOWN_MAX: usize = 1 << 22;
 
@@ -110,8 +107,7 @@ pub struct BannerGrabber<'p> {
     tools: Tools,
     table: Table,
     known: std::collections::HashSet<ProbeTarget>,
-    /// SHA-256 of the certificates that were reported.
-    known_certificates: std::collections::HashSet<[u8; 32]>,
+    known_certificates: certificates::Reported,
     out: std::collections::VecDeque<Outgoing>,
     counted: GrabCounts,
 }
@@ -330,10 +326,8 @@ impl<'p> BannerGrabber<'p> {
     /// Reports the banner of a service, if it has said anything.
     fn report(&mut self, mut banner: Banner, report: &mut dyn FnMut(Banner)) {
         let known = &mut self.known_certificates;
-        banner.certificates.retain(|certificate| match known.len() {
-            ..CERTIFICATES_MAX => known.insert(certificate.sha256),
-            _ => !known.contains(&certificate.sha256),
-        });
+        let certificates = &mut banner.certificates;
+        certificates.retain(|certificate| known.is_new(&certificate.sha256));
         match banner.byte_count {
             0 => self.counted.silent += 1,
             _ => {

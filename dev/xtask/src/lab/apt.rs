@@ -350,7 +350,7 @@ mod tests {
     /// The error of fetching lists from a mirror at this address.
     fn fetched_from(uri: &str) -> Option<anyhow::Error> {
         if which("apt-get").is_none() || !Path::new(KEYRING).is_file() {
-            eprintln!("SKIPPED: lab::apt: not a Debian");
+            skip::record("lab::apt::tests::fetched_from", "needs Debian's apt-get");
             return None;
         }
         let name = format!("barewire-apt-{}-{}", std::process::id(), uri.len());

@@ -21,6 +21,8 @@ pub struct Attempt {
     pub tests: test::Sum,
     /// Tests that skipped themselves, one line each.
     pub skips: Vec<String>,
+    /// Bodies of child processes, which libtest counts as passed tests.
+    pub bodies: u64,
     /// Why it failed; `None` if it passed.
     pub wrong: Option<String>,
     /// The end of its output.
@@ -137,10 +139,14 @@ impl Attempt {
         self.said
             .push_back(line.chars().take(COLUMNS_MAX).collect());
         // After libtest's line on the running test, if that is separate.
-        if let Some(at) = line.find("SKIPPED: ")
-            && (at == 0 || line.starts_with("test ") && line[..at].ends_with(" ... "))
-        {
-            self.skips.push(format!("{} (in the guest)", &line[at..]));
+        let find = |word: &str| {
+            let at = line.find(word)?;
+            let is_behind = line.starts_with("test ") && line[..at].ends_with(" ... ");
+            (at == 0 || is_behind).then_some(&line[at..])
+        };
+        if let Some(skip) = find("SKIPPED: ") {
+            self.skips.push(format!("{skip} (in the guest)"));
         }
+        self.bodies += u64::from(find(test::CHILD_PREFIX).is_some());
     }
 }

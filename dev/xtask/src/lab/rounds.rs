@@ -12,6 +12,10 @@ use super::suites::{Suite, Sum};
 /// Number of consecutive guests that do not boot after which no other is tried.
 const DEAD_MAX: u32 = 2;
 
+/// How a suite that failed ended when it was run again, in its warning.
+pub const SECOND_PASSED: &str = "at its first try and passed at its second";
+pub const SECOND_FAILED: &str = "twice";
+
 /// Suites for the next guest.
 pub struct Batch<'a> {
     pub suites: Vec<&'a Suite>,
@@ -65,12 +69,12 @@ impl<'a> Rounds<'a> {
                 }
                 (wrong, true) => {
                     let word = match wrong {
-                        Some(_) => "failed twice",
-                        None => "failed at its first try and passed at its second",
+                        Some(_) => SECOND_FAILED,
+                        None => SECOND_PASSED,
                     };
                     let (_, first) = self.again.remove(0);
                     sum.warnings.push(format!(
-                        "WARNING: guest suite {} {word}\n{first}",
+                        "WARNING: guest suite {} failed {word}\n{first}",
                         suite.name
                     ));
                     sum.add(one);
@@ -174,6 +178,7 @@ mod tests {
         let third = [
             "@@lab begin afxdp",
             "SKIPPED: some::test: needs a thing",
+            "test some::child ... CHILD: some::child",
             PASSED,
             "@@lab end afxdp 0",
         ];
@@ -187,7 +192,7 @@ mod tests {
         );
         assert_eq!(batches, ["devices afxdp vfio", "vfio", "afxdp"]);
         // The output of the first attempt does not count, and is reported.
-        assert_eq!(sum.line(), "5 passed, 0 failed, 1 skipped");
+        assert_eq!(sum.line(), "4 passed, 0 failed, 1 skipped");
         assert_eq!(sum.warnings.len(), 1);
         let warning = &sum.warnings[0];
         assert!(

@@ -96,8 +96,7 @@ mod tests {
     #[test]
     fn files_with_another_hash_are_refused() {
         if which("apt-get").is_none() || !Path::new(HELPER).is_file() {
-            eprintln!("SKIPPED: lab::ubuntu: not a Debian");
-            return;
+            skip::skip!("needs Debian's apt-get");
         }
         let dir = std::env::temp_dir().join(format!("barewire-ubuntu-{}", std::process::id()));
         let apt = Apt::of(&dir, &[]).unwrap();

@@ -8,7 +8,9 @@ use std::process::{Child, Command, Stdio};
 use anyhow::{Context, Result};
 
 use super::Sum;
+use super::history::Retry;
 use crate::lab;
+use crate::lab::{SECOND_FAILED, SECOND_PASSED};
 use crate::run::{target_dir, which};
 
 /// End of the line of a test that skipped itself because it needs the guest: the message of
@@ -115,4 +117,37 @@ pub fn in_guest(guest: Result<lab::Sum>, sum: &mut Sum, skips: &mut Vec<String>)
     }
     skips.extend(guest.skips.iter().cloned());
     guest
+}
+
+/// The suite that was run again by this warning of the guest lab.
+pub fn retry(warning: &str) -> Option<Retry> {
+    let line = warning.lines().next()?.strip_prefix("WARNING: ")?;
+    let (name, result) = line.split_once(" failed ")?;
+    let has_passed = result == SECOND_PASSED;
+    (has_passed || result == SECOND_FAILED).then(|| Retry {
+        name: name.to_owned(),
+        has_passed,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn suites_that_were_run_again_are_recognized() {
+        let of = |rest: &str| retry(&format!("WARNING: guest suite afxdp failed {rest}\n  why"));
+        let named = |has_passed| {
+            let name = "guest suite afxdp".to_owned();
+            Some(Retry { name, has_passed })
+        };
+        assert_eq!(of(SECOND_PASSED), named(true));
+        assert_eq!(of(SECOND_FAILED), named(false));
+        // It did not boot again.
+        assert_eq!(
+            retry("WARNING: guest suite afxdp failed\n  first try"),
+            None
+        );
+        assert_eq!(retry("WARNING: the image is old"), None);
+    }
 }

@@ -1,4 +1,5 @@
-//! Files of `dev/lab/tests` that no test binary names: they would never be compiled or run.
+//! Files of `dev/lab/tests` that no test binary names: they would never be compiled or run. And
+//! bodies of child processes that would count as passed tests.
 
 use std::path::Path;
 
@@ -37,9 +38,46 @@ pub fn unnamed(files: &[File]) -> Vec<Finding> {
     findings
 }
 
+/// Tests named `child…`, which other tests start as a process, that do not begin with
+/// `skip::child_body!`.
+pub fn uncounted_bodies(file: &File) -> Vec<Finding> {
+    let lines: Vec<&str> = file.text.as_deref().unwrap_or_default().lines().collect();
+    let mut findings = Vec::new();
+    for (index, pair) in lines.windows(2).enumerate() {
+        let is_test = pair[0].trim() == "#[test]";
+        let name = pair[1].trim().strip_prefix("fn ").unwrap_or_default();
+        // The common code of the conformance suite does it for its callers.
+        let mut begin = lines.iter().skip(index + 2).take(2);
+        let is_counted =
+            begin.any(|line| line.contains("child_body!") || line.contains("hold_a_port"));
+        if is_test && name.starts_with("child") && !is_counted {
+            let what = "passes without testing; begin it with skip::child_body!(VARIABLE)";
+            findings.push(Finding::new(&file.path, index + 2, what));
+        }
+    }
+    findings
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn bodies_of_children_that_count_as_passed_are_found() {
+        let found = |text: &str| {
+            let file = File {
+                path: "dev/lab/tests/x.rs".into(),
+                len: 0,
+                text: Some(text.into()),
+            };
+            uncounted_bodies(&file).len()
+        };
+        let body = "#[test]\nfn child_reads() {\n    let name = skip::child_body!(CHILD);\n";
+        assert_eq!(found(body), 0);
+        assert_eq!(found("    #[test]\n    fn child() {\n        return;\n"), 1);
+        assert_eq!(found("fn child(name: &str) {\n"), 0);
+        assert_eq!(found("#[test]\nfn the_child_reads() {\n"), 0);
+    }
 
     #[test]
     fn files_that_no_binary_names_are_found() {

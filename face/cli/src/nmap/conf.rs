@@ -286,6 +286,22 @@ mod tests {
         }
     }
 
+    /// The inputs of the fuzz target `scan_conf`: their names state the result.
+    #[test]
+    fn files_of_the_corpus_are_accepted_or_refused_as_they_are_named() {
+        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/corpus/scan_conf");
+        let mut counts = [0; 2];
+        for entry in std::fs::read_dir(&folder).unwrap() {
+            let path = entry.unwrap().path();
+            let name = path.file_name().unwrap().to_str().unwrap();
+            let bytes = std::fs::read(&path).unwrap();
+            let is_accepted = text_input(&String::from_utf8_lossy(&bytes));
+            assert_eq!(is_accepted, name.starts_with("accepted-"), "{name}");
+            counts[usize::from(is_accepted)] += 1;
+        }
+        assert!(counts.iter().all(|count| *count >= 8), "{counts:?}");
+    }
+
     #[test]
     fn any_file_is_accepted_or_refused_with_a_line() {
         const VALUES: [&str; 10] = [

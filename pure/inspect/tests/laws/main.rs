@@ -7,6 +7,8 @@ mod bounds;
 mod cases;
 mod corpora;
 mod edges;
+mod ends;
+mod hellos;
 mod reported;
 #[path = "../samples/mod.rs"]
 mod samples;

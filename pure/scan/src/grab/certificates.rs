@@ -1,6 +1,8 @@
 //! The certificates that a TLS server sends, whole: up to TLS 1.2 (RFC 5246 §7.4.2) in its stream,
 //! in 1.3 (RFC 8446 §4.4.2) in the decrypted messages. They are not verified.
 
+use std::collections::HashSet;
+
 use sha2::{Digest as _, Sha256};
 
 /// Maximum length of a certificate, more than what is read of a server; and number of certificates
@@ -23,6 +25,24 @@ pub struct Certificate {
     pub sha256: [u8; 32],
     /// Its bytes (DER).
     pub der: Box<[u8]>,
+}
+
+/// Number of certificates remembered, so that each is reported once. Further ones are reported as
+/// often as they are sent.
+const REPORTED_MAX: usize = 1 << 20;
+
+/// The certificates that were reported: SHA-256 of each.
+#[derive(Debug, Default)]
+pub(super) struct Reported(HashSet<[u8; 32]>);
+
+impl Reported {
+    /// Whether a certificate is to be reported, and remembers it.
+    pub(super) fn is_new(&mut self, sha256: &[u8; 32]) -> bool {
+        match self.0.len() {
+            ..REPORTED_MAX => self.0.insert(*sha256),
+            _ => !self.0.contains(sha256),
+        }
+    }
 }
 
 /// What the next byte of the handshake belongs to.
@@ -278,6 +298,26 @@ mod tests {
         assert!(certificates.certificate.len() <= CERTIFICATE_MAX + 1);
         let found = certificates.found.into_iter();
         found.map(|certificate| certificate.der.to_vec()).collect()
+    }
+
+    #[test]
+    fn each_of_1_048_576_certificates_is_reported_once() {
+        let sha256 = |number: u32| {
+            let mut sum = [0; 32];
+            sum[..4].copy_from_slice(&number.to_be_bytes());
+            sum
+        };
+        let mut reported = Reported::default();
+        for number in 0..1_048_576 {
+            assert!(reported.is_new(&sha256(number)), "{number}");
+            let before = sha256(number / 2);
+            assert!(!reported.is_new(&before), "{number}");
+        }
+        // One more is not remembered, and forgets none.
+        for _ in 0..2 {
+            assert!(reported.is_new(&sha256(1_048_576)));
+            assert!(!reported.is_new(&sha256(0)) && !reported.is_new(&sha256(1_048_575)));
+        }
     }
 
     #[test]

@@ -134,5 +134,6 @@ mod tests {
         assert_eq!([1, 2, 1, 2].map(&mut read), [true, true, false, false]);
         assert_eq!([3, 4, 3, 1].map(&mut read), [true, true, true, false]);
         assert_eq!(reader.known.len(), 2);
+        assert_eq!(DatagramReader::default().known_max, 1_048_576);
     }
 }

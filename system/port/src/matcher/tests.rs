@@ -1,4 +1,5 @@
-//! Machine code compared with the interpreter, on programs and packets from a fixed seed.
+//! Machine code compared with the interpreter, on programs and packets from a fixed seed. Each
+//! packet ends where the mapped memory ends: what reads past it ends the test.
 
 use bpf::cbpf::{Insn, OPS};
 
@@ -96,16 +97,17 @@ impl Random {
 #[test]
 fn runs_of_tests_have_the_verdict_of_one_after_the_other() {
     let mut random = Random(0x5eed_cafe);
+    let mut page = Page::new();
     let mut counts = [0; 2];
     for _ in 0..50_000 {
         let matcher = Matcher::new(random.run_of_tests());
         for _ in 0..4 {
             let len = random.below(26);
             let packet: Vec<u8> = (0..len).map(|_| random.of(&[0, 1, 1, 2])).collect();
-            let packet = packet.into_boxed_slice();
+            let packet = page.hold(&packet);
             let wire_len = packet.len() as u32 + random.below(3) as u32;
-            let expected = vm_cbpf::run(matcher.program(), &packet, wire_len);
-            let result = matcher.run(&packet, wire_len, &PacketInfo::UNKNOWN);
+            let expected = vm_cbpf::run(matcher.program(), packet, wire_len);
+            let result = matcher.run(packet, wire_len, &PacketInfo::UNKNOWN);
             let text = bpf::disasm::Classic(matcher.program().insns());
             assert_eq!(result, expected, "{packet:x?} of {wire_len}\n{text}");
             counts[usize::from(expected != 0)] += 1;
@@ -117,6 +119,7 @@ fn runs_of_tests_have_the_verdict_of_one_after_the_other() {
 #[test]
 fn machine_code_and_interpreter_agree() {
     let mut random = Random(0x9e37_79b9_7f4a_7c15);
+    let mut page = Page::new();
     let (mut native, mut nonzero) = (0, 0);
     for _ in 0..200_000 {
         let Some(program) = random.program() else {
@@ -126,11 +129,10 @@ fn machine_code_and_interpreter_agree() {
         native += u32::from(matcher.is_native());
         for _ in 0..3 {
             let packet: Vec<u8> = (0..random.below(80)).map(|_| random.next() as u8).collect();
-            // Nothing may be read after the last byte, so let it be the last of its memory.
-            let packet = packet.into_boxed_slice();
+            let packet = page.hold(&packet);
             let wire_len = packet.len() as u32 + random.below(3) as u32;
-            let expected = vm_cbpf::run(matcher.program(), &packet, wire_len);
-            let result = matcher.run(&packet, wire_len, &PacketInfo::UNKNOWN);
+            let expected = vm_cbpf::run(matcher.program(), packet, wire_len);
+            let result = matcher.run(packet, wire_len, &PacketInfo::UNKNOWN);
             let text = bpf::disasm::Classic(matcher.program().insns());
             assert_eq!(result, expected, "{packet:x?} of {wire_len}\n{text}");
             nonzero += u32::from(expected != 0);
@@ -142,25 +144,54 @@ fn machine_code_and_interpreter_agree() {
     }
 }
 
+/// A page behind which nothing is mapped: a packet that ends there cannot be read past its end.
+struct Page(*mut u8);
+
+const PAGE: usize = 4096;
+
+impl Page {
+    fn new() -> Page {
+        // SAFETY: anonymous memory at a place of the kernel's choice.
+        let pages = unsafe {
+            let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+            libc::mmap(
+                std::ptr::null_mut(),
+                2 * PAGE,
+                libc::PROT_READ | libc::PROT_WRITE,
+                flags,
+                -1,
+                0,
+            )
+        };
+        assert_ne!(pages, libc::MAP_FAILED);
+        // SAFETY: the second page of the two. It stays reserved, so that nothing else gets there.
+        let code = unsafe { libc::mprotect(pages.byte_add(PAGE), PAGE, libc::PROT_NONE) };
+        assert_eq!(code, 0);
+        Page(pages.cast())
+    }
+
+    /// Copies a packet to the end of the page.
+    fn hold(&mut self, packet: &[u8]) -> &[u8] {
+        assert!(packet.len() <= PAGE);
+        // SAFETY: the last bytes of the page, which is mapped and only this value's.
+        let place = unsafe {
+            std::slice::from_raw_parts_mut(self.0.add(PAGE - packet.len()), packet.len())
+        };
+        place.copy_from_slice(packet);
+        place
+    }
+}
+
+impl Drop for Page {
+    fn drop(&mut self) {
+        // SAFETY: both pages, which nothing refers to any more.
+        unsafe { libc::munmap(self.0.cast(), 2 * PAGE) };
+    }
+}
+
 #[test]
 fn packets_are_not_read_past_their_end() {
-    // The packet ends where a page ends after which nothing is mapped.
-    const PAGE: usize = 4096;
-    // SAFETY: anonymous memory at a place of the kernel's choice.
-    let pages = unsafe {
-        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
-        libc::mmap(
-            std::ptr::null_mut(),
-            2 * PAGE,
-            libc::PROT_READ | libc::PROT_WRITE,
-            flags,
-            -1,
-            0,
-        )
-    };
-    assert_ne!(pages, libc::MAP_FAILED);
-    // SAFETY: the second page of the two.
-    assert_eq!(unsafe { libc::munmap(pages.byte_add(PAGE), PAGE) }, 0);
+    let mut page = Page::new();
     for (load, width) in [
         (0x20, 4),
         (0x28, 2),
@@ -177,9 +208,7 @@ fn packets_are_not_read_past_their_end() {
             ];
             let matcher = Matcher::new(Program::new(insns).unwrap());
             for len in 0..12 {
-                // SAFETY: the last bytes of the page that is mapped.
-                let packet =
-                    unsafe { std::slice::from_raw_parts(pages.cast::<u8>().add(PAGE - len), len) };
+                let packet = page.hold(&vec![0; len]);
                 let is_there = index as usize + width <= len;
                 assert_eq!(
                     matcher.selects(packet, 12),
@@ -189,6 +218,4 @@ fn packets_are_not_read_past_their_end() {
             }
         }
     }
-    // SAFETY: the page that is left.
-    unsafe { libc::munmap(pages, PAGE) };
 }

@@ -217,9 +217,7 @@ fn a_peer_sleeps_until_the_flush_or_the_end() {
 /// until it is killed or the owner exits. Does nothing in the test process itself.
 #[test]
 fn child() {
-    if std::env::var_os(CHILD).is_none() {
-        return;
-    }
+    skip::child_body!(CHILD);
     let stdin = std::io::stdin().as_fd().try_clone_to_owned().unwrap();
     let socket = UnixStream::from(stdin);
     let (_, fds) = descriptors::receive(&socket, &mut [0]).unwrap();

@@ -20,9 +20,7 @@ fn refused<T: std::fmt::Debug>(result: io::Result<T>) {
 /// Runs in a process of its own, because the restriction is permanent.
 #[test]
 fn child_restricts_files() {
-    let Some(root) = std::env::var_os(CHILD) else {
-        return;
-    };
+    let root = skip::child_body!(CHILD);
     let root = Path::new(&root);
     let at = |path: &str| root.join(path);
     let open = File::open(at("outside/old")).unwrap();

@@ -19,9 +19,7 @@ const CHILD: &str = "BW_SECCOMP_CHILD";
 /// Runs in a process of its own, because a filter is permanent.
 #[test]
 fn child_blocks_system_calls() {
-    let Some(kind) = std::env::var_os(CHILD) else {
-        return;
-    };
+    let kind = skip::child_body!(CHILD);
     let keep = Keep {
         exec: kind == "exec",
         bpf: kind == "bpf",

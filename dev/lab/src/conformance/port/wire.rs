@@ -415,9 +415,7 @@ fn as_child(mut command: Command, rig: &Rig, device: &str, role: &str) -> Result
 /// # Panics
 /// If the port cannot be opened.
 pub fn child() {
-    let Ok(order) = std::env::var(CHILD_VAR) else {
-        return;
-    };
+    let order = ::skip::child_body!(CHILD_VAR);
     let words: Vec<&str> = order.split(' ').collect();
     let [rig, ifname, role] = words[..] else {
         panic!("rig, interface and role: {order}");

@@ -6,6 +6,8 @@ use wire::LinkType;
 
 use super::*;
 
+mod wrap;
+
 const S: u64 = 1_000_000_000;
 
 /// A segment or datagram between flow `flow`'s ends, from the client if `is_client`.

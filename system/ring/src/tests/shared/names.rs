@@ -184,10 +184,8 @@ const IMPOSTOR: &str = "BAREWIRE_RING_IMPOSTOR";
 
 /// The child: listens, and answers nobody.
 #[test]
-fn impostor() {
-    let Some(path) = std::env::var_os(IMPOSTOR) else {
-        return;
-    };
+fn child_listens() {
+    let path = skip::child_body!(IMPOSTOR);
     let _listener = std::os::unix::net::UnixListener::bind(path).unwrap();
     println!("listening");
     let _ = std::io::stdin().read(&mut [0]);
@@ -206,7 +204,11 @@ fn an_owner_of_another_user_is_refused() {
     // The build directory may be root's only.
     std::fs::copy(std::env::current_exe().unwrap(), &program).unwrap();
     let mut child = Command::new(&program)
-        .args(["--exact", "tests::shared::names::impostor", "--nocapture"])
+        .args([
+            "--exact",
+            "tests::shared::names::child_listens",
+            "--nocapture",
+        ])
         .env(IMPOSTOR, &path)
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
