@@ -204,7 +204,7 @@ A rule file:
   match = \"tcp dst port 80 and tcp[tcpflags] & tcp-syn != 0\"
   verdict = \"limit\"    # pass, drop, count, limit, challenge or user
   rate = \"1000/s\"      # with limit
-  burst = 100          # with limit; a tenth of the rate if absent
+  burst = 100          # with limit; if absent: a tenth of the rate, at least 10
   priority = 10        # lower numbers first; 0 if absent
   expires = \"10m\"      # never if absent
 

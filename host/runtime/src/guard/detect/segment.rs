@@ -24,13 +24,17 @@ pub(super) struct Flow {
     pub(super) source: IpAddr,
     pub(super) destination: IpAddr,
     /// The source port, and the destination port in the lower half.
-    ports: u32,
+    pub(super) ports: u32,
 }
 
 /// A TCP segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Segment {
     pub(super) flow: Flow,
+    /// Sequence number.
+    pub(super) sequence: u32,
+    /// Acknowledgment number.
+    pub(super) acknowledged: u32,
     flags: u8,
 }
 
@@ -55,6 +59,8 @@ impl Segment {
                 destination,
                 ports: u32::from_be_bytes(*ip.get(at..)?.first_chunk()?),
             },
+            sequence: u32::from_be_bytes(*ip.get(at + 4..)?.first_chunk()?),
+            acknowledged: u32::from_be_bytes(*ip.get(at + 8..)?.first_chunk()?),
             flags: *ip.get(at + 13)?,
         })
     }
