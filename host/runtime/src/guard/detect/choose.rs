@@ -100,16 +100,23 @@ impl Detection {
         self.rules.iter().find(covers)
     }
 
+    /// Whether the packets that were collected would be no flood without those that may be good.
+    pub(super) fn is_good(&self, flood: &Flood) -> bool {
+        let shares = shares(flood);
+        let good_share = shares.connections + shares.streams;
+        let others_pps = self.offered_pps(flood) * (1.0 - good_share);
+        good_share > 0.0 && others_pps <= self.threshold_pps(&flood.key)
+    }
+
     /// Chooses a rule against a flood, from the packets that were collected of it.
     pub(super) fn choose(&self, flood: &Flood) -> Chosen {
         let packets = flood.packets();
         let threshold_pps = self.threshold_pps(&flood.key);
         let offered_pps = self.offered_pps(flood);
         let shares = shares(flood);
-        let good_share = shares.connections + shares.streams;
         let [good, others] = flood.flows.divide(&packets);
         let room_pps = (ROOM * offered_pps).min(UNPROVED_MAX * threshold_pps);
-        if good_share > 0.0 && offered_pps * (1.0 - good_share) <= threshold_pps {
+        if self.is_good(flood) {
             let is_proved = shares.connections >= shares.streams;
             let (verdict, reason) = match is_proved {
                 // The tap counts merged segments (GRO), the limit those on the wire.
@@ -124,7 +131,8 @@ impl Detection {
         }
         let others = if others.is_empty() { packets } else { others };
         if is_scan(&others) {
-            return self.spare(flood, &others, limit(room_pps), Reason::Scan);
+            let syns: Vec<Packet<'_>> = others.into_iter().filter(is_syn).collect();
+            return self.spare(flood, &syns, limit(room_pps), Reason::Scan);
         }
         self.stop(flood, &others, &good, threshold_pps)
     }
@@ -199,12 +207,12 @@ impl Detection {
             matched,
             challenge: None,
         };
-        if let Some((expression, matched)) = joined(flood, packets, &all) {
-            return apart(expression, matched);
-        }
         let derived = lasting(derive::derive(packets, &all, &LIMITS));
         if let Some(expression) = derived.expression() {
-            return apart(expression, derived.covered_count());
+            return match joined(flood, packets, &all, &expression) {
+                Some((expression, matched)) => apart(expression, matched),
+                None => apart(expression, derived.covered_count()),
+            };
         }
         let expression = largest(&derived, packets.len());
         let expression = expression.unwrap_or_else(|| whole(&flood.key, are_syns, packets));
@@ -241,9 +249,14 @@ fn lasting(mut derived: Derived) -> Derived {
 }
 
 /// A rule for the packets of a flood and those that earlier rules were derived from: what has
-/// changed in between is not tested. It must not distinguish them by their sources, because those
-/// in between are others'.
-fn joined(flood: &Flood, packets: &[Packet<'_>], good: &[Packet<'_>]) -> Option<(String, usize)> {
+/// changed in between is not tested. If the sources have changed, those in between are others', and
+/// there is none.
+fn joined(
+    flood: &Flood,
+    packets: &[Packet<'_>],
+    good: &[Packet<'_>],
+    alone: &str,
+) -> Option<(String, usize)> {
     let mut all = flood.known.packets();
     if all.is_empty() {
         return None;
@@ -252,9 +265,21 @@ fn joined(flood: &Flood, packets: &[Packet<'_>], good: &[Packet<'_>]) -> Option<
     let derived = lasting(derive::derive(&all, good, &LIMITS));
     let expression = derived.expression()?;
     let matched = count(program(&expression).as_ref(), packets);
-    let is_general = !expression.contains("src net") && !expression.contains("src host");
-    let is_found = is_general && matched * 100 >= packets.len() * COVERED_PERCENT;
+    let joined = sources(&expression);
+    let is_same = joined.is_empty() || joined == sources(alone);
+    let is_found = is_same && matched * 100 >= packets.len() * COVERED_PERCENT;
     is_found.then_some((expression, matched))
+}
+
+/// The sources that an expression tests.
+fn sources(expression: &str) -> BTreeSet<&str> {
+    let words = expression.split_whitespace();
+    let mut after = words.clone().skip(2);
+    let found = words.clone().zip(words.skip(1)).map(|pair| {
+        let is_source = matches!(pair, ("src", "net" | "host"));
+        after.next().filter(|_| is_source)
+    });
+    found.flatten().collect()
 }
 
 /// What most packets have in common, which good packets have as well.

@@ -225,23 +225,26 @@ fn key(ip: &[u8], segment: Option<&Segment>) -> Option<FlowKey> {
     Some((source, destination(ip)?, protocol, ports))
 }
 
-/// Whether these packets are SYNs of a few sources to ports or addresses that hardly one of them
-/// has in common with another: those of a scan.
+/// Whether most of these packets are SYNs of a few sources, to ports or addresses that hardly one
+/// of them has in common with another: those of a scan.
 pub(super) fn is_scan(packets: &[Packet<'_>]) -> bool {
-    let mut targets = BTreeSet::new();
-    let mut sources = BTreeSet::new();
-    for packet in packets {
-        let Some(segment) = Segment::of(packet.bytes).filter(Segment::is_syn) else {
-            return false;
-        };
-        let flow = segment.flow;
-        targets.insert((flow.destination, flow.ports as u16));
-        sources.insert(flow.source);
-        if sources.len() > SCANNERS_MAX {
-            return false;
-        }
+    let segments = packets.iter().filter_map(|p| Segment::of(p.bytes));
+    let syns: Vec<Segment> = segments.filter(Segment::is_syn).collect();
+    let mut counts: BTreeMap<IpAddr, usize> = BTreeMap::new();
+    for syn in &syns {
+        *counts.entry(syn.flow.source).or_default() += 1;
     }
-    targets.len() * 2 >= packets.len().max(1)
+    let mut counts: Vec<(IpAddr, usize)> = counts.into_iter().collect();
+    counts.sort_unstable_by_key(|(_, count)| std::cmp::Reverse(*count));
+    counts.truncate(SCANNERS_MAX);
+    let of_few: usize = counts.iter().map(|(_, count)| count).sum();
+    let is_of_few = |syn: &&Segment| counts.iter().any(|(source, _)| *source == syn.flow.source);
+    let targets: BTreeSet<(IpAddr, u16)> = syns
+        .iter()
+        .filter(is_of_few)
+        .map(|syn| (syn.flow.destination, syn.flow.ports as u16))
+        .collect();
+    !syns.is_empty() && of_few * 10 >= packets.len() * 9 && targets.len() * 2 >= of_few
 }
 
 #[cfg(test)]

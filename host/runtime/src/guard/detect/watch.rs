@@ -30,12 +30,17 @@ impl Detection {
         elapsed_ns: u64,
     ) {
         for rule in &mut self.rules {
-            let now = match self.sees_dropped {
-                true => None,
-                false => counters(&rule.name),
-            };
+            // What the tap gets is counted there, but not which packets are over a limit.
+            let is_counted = !self.sees_dropped || rule.is_lenient();
+            let now = counters(&rule.name).filter(|_| is_counted);
             rule.count(now, elapsed_ns);
             for flood in self.floods.iter_mut().filter(|f| f.is_ruled_by(&rule.name)) {
+                if self.sees_dropped {
+                    let tally = &mut flood.tally;
+                    tally.limited = tally.limited.saturating_sub(rule.dropped);
+                    tally.dropped += rule.dropped;
+                    continue;
+                }
                 let detector = match flood.key.abnormal() {
                     Some(_) => &mut self.abnormal,
                     None => &mut self.detector,
@@ -104,18 +109,24 @@ impl Detection {
         }
     }
 
-    /// Looks again at a limit that drops packets: they may be good ones that have become more, and
-    /// then it is raised, or a rule may be possible that spares the good ones. Returns whether
+    /// Looks again at what a limit matches. If it drops packets, they may be good ones that have
+    /// become more, and then it is raised; if a flood is among packets that were good, or another
+    /// sample distinguishes it, a rule may be possible that spares the good ones. Returns whether
     /// there is such a limit.
     fn review(&mut self, at: usize, is_due: bool, steps: &mut Vec<Step>) -> bool {
         let flood = &self.floods[at];
         let limits = |rule: &&Rule| {
-            flood.is_ruled_by(&rule.name) && rule.dropped > 0 && rule.verdict != Verdict::Drop
+            flood.is_ruled_by(&rule.name) && rule.hits > 0 && rule.is_lenient()
         };
         let Some(rule) = self.rules.iter().find(limits) else {
             return false;
         };
         if !is_due || flood.sample.len() < ENOUGH {
+            return true;
+        }
+        let is_good = self.is_good(flood);
+        if rule.dropped == 0 && (is_good || !is_spared(rule.reason)) {
+            self.floods[at].forget_sample();
             return true;
         }
         let chosen = self.choose(flood);
