@@ -1,4 +1,4 @@
-//! `barewire guard --detect install` beside good traffic that has a peak, and against SYNs that look
+//! `barewire guard --detect install` beside good traffic that has a peak, and against SYNs that are
 //! like those of clients.
 
 use std::io::Write;
@@ -101,13 +101,13 @@ fn a_busy_server_loses_nearly_nothing() {
     let listener = pair.right.ns.run(|| TcpListener::bind(address)).unwrap();
     let listener = listener.unwrap();
     let found = beside(&pair, |is_over| {
+        let client = || {
+            while !is_over.load(Ordering::Relaxed) {
+                connect(address).unwrap();
+            }
+        };
         std::thread::scope(|scope| {
             scope.spawn(|| serve(&listener, is_over));
-            let client = || {
-                while !is_over.load(Ordering::Relaxed) {
-                    connect(address).unwrap();
-                }
-            };
             for _ in 0..2 {
                 scope.spawn(|| pair.left.ns.run(client).unwrap());
             }
@@ -158,8 +158,14 @@ fn like_a_client(pair: &Pair, random: &mut Random) -> Vec<u8> {
 /// Floods a service, and returns the rule against the flood and the totals; connections complete.
 fn flooded(pair: &Pair, mode: &str, has_listener: bool) -> (Value, Value) {
     let via = pair.left.ipv4.to_string();
-    pair.right.ns.ip(["route", "add", "default", "via", &via]).unwrap();
-    pair.right.ns.sysctl("net/ipv4/tcp_syncookies", "2").unwrap();
+    pair.right
+        .ns
+        .ip(["route", "add", "default", "via", &via])
+        .unwrap();
+    pair.right
+        .ns
+        .sysctl("net/ipv4/tcp_syncookies", "2")
+        .unwrap();
     let address = SocketAddr::from((pair.right.ipv4, PORT));
     let listen = || has_listener.then(|| TcpListener::bind(address));
     let listener = pair.right.ns.run(listen).unwrap().transpose().unwrap();

@@ -23,8 +23,10 @@ const SETTINGS: &[&str] = &[
     "--detect-settings",
     "least=400/s,warm-up=2s,begin=1s,end=5s",
 ];
-/// Packets that decide whether a shape is covered.
+/// Packets that decide whether a shape is covered. Their Ethernet source is their mark: derived
+/// rules begin with the IP header.
 const LAST: u64 = 2_000;
+const MARK: [u8; 6] = [2, 0, 0, 0, 0, 0xee];
 
 /// A UDP packet with this IP identification.
 fn udp(
@@ -51,7 +53,7 @@ fn udp(
 
 /// A packet of the flood's shape with this number: its sources, its port or its payload is another
 /// one than before, and everything else random.
-fn shaped(pair: &Pair, shape: u32, id: u16, random: &mut Random) -> Vec<u8> {
+fn shaped(pair: &Pair, shape: u32, is_last: bool, random: &mut Random) -> Vec<u8> {
     let any = random.number();
     let source = match shape % 3 {
         0 => 0xc612_0000 + shape * 0x0001_0000 + (any as u32 & 0x0fff),
@@ -66,7 +68,11 @@ fn shaped(pair: &Pair, shape: u32, id: u16, random: &mut Random) -> Vec<u8> {
         payload[..8].copy_from_slice(format!("shape{shape:03}").as_bytes());
     }
     let addresses = (Ipv4Addr::from_bits(source), pair.right.ipv4);
-    udp(pair, addresses, (id, port), &payload)
+    let mut packet = udp(pair, addresses, (random.number() as u16, port), &payload);
+    if is_last {
+        packet[6..12].copy_from_slice(&MARK);
+    }
+    packet
 }
 
 /// Sends what `next` builds until it builds nothing, a few thousand packets a second.
@@ -96,15 +102,15 @@ fn a_flood_that_changes_is_covered_again_each_time() {
     let raw = raw.unwrap();
     event(&process, "learned");
     let is_over = AtomicBool::new(false);
+    let client = || {
+        while !is_over.load(Ordering::Relaxed) {
+            connect(address).unwrap();
+            std::thread::sleep(Duration::from_millis(50));
+        }
+    };
     std::thread::scope(|scope| {
         scope.spawn(|| serve(&listener, &is_over));
         let _ending = Ending(&is_over);
-        let client = || {
-            while !is_over.load(Ordering::Relaxed) {
-                connect(address).unwrap();
-                std::thread::sleep(Duration::from_millis(50));
-            }
-        };
         let client = scope.spawn(|| pair.left.ns.run(client).unwrap());
         let mut random = Random::seeded("guard, a flood that changes");
         for shape in 0..6 {
@@ -114,7 +120,11 @@ fn a_flood_that_changes_is_covered_again_each_time() {
         client.join().unwrap();
     });
     let stdout = process.stdout();
-    assert_eq!(stdout.matches("\"event\":\"begins\"").count(), 1, "{stdout}");
+    assert_eq!(
+        stdout.matches("\"event\":\"begins\"").count(),
+        1,
+        "{stdout}"
+    );
     event(&process, "over");
     let totals = stop(process);
     assert_eq!(totals["floods"].as_array().unwrap().len(), 0, "{totals}");
@@ -129,18 +139,11 @@ fn seconds(process: &Process) -> f64 {
     seconds.last().unwrap_or_default()
 }
 
-fn is_covered(
-    pair: &Pair,
-    process: &Process,
-    raw: &Raw,
-    shape: u32,
-    random: &mut Random,
-) {
+fn is_covered(pair: &Pair, process: &Process, raw: &Raw, shape: u32, random: &mut Random) {
     let (is_covered, passed) = (AtomicBool::new(false), AtomicU32::new(0));
     let before = seconds(process);
-    let id = 0x100 + shape as u16;
     let count = |packet: &[u8]| {
-        if packet.get(18..20) == Some(&id.to_be_bytes()) {
+        if packet.get(6..12) == Some(&MARK) {
             passed.fetch_add(1, Ordering::Relaxed);
         }
     };
@@ -160,7 +163,7 @@ fn is_covered(
             send(pair, |_| {
                 let is_last = is_covered.load(Ordering::Relaxed);
                 left -= u64::from(is_last);
-                (left > 0).then(|| shaped(pair, shape, if is_last { id } else { 7 }, random))
+                (left > 0).then(|| shaped(pair, shape, is_last, random))
             });
         });
     });
@@ -184,7 +187,8 @@ fn a_flood_over_a_whole_network_gets_a_rule() {
         scope.spawn(|| {
             let mut random = Random::seeded("guard, a flood over a network");
             send(&pair, |number| {
-                let source = Ipv4Addr::from_bits(0x0b00_0000 + random.number() as u32 % 0x7000_0000);
+                let source =
+                    Ipv4Addr::from_bits(0x0b00_0000 + random.number() as u32 % 0x7000_0000);
                 let destination = Ipv4Addr::new(203, 0, 113, 1 + (number % 254) as u8);
                 let ids = (random.number() as u16, 1_024 + random.below(60_000) as u16);
                 let packet = udp(&pair, (source, destination), ids, &[b'x'; 40]);

@@ -132,7 +132,10 @@ fn default(rate_pps: u32) -> Limit {
 fn assert_within(passed: u64, rate_pps: u32, what: &str) {
     let expected = u64::from(rate_pps) * 60;
     let is_within = passed.abs_diff(expected) * 100 <= expected * 5;
-    assert!(is_within, "{what}: {passed} passed of a limit of {expected}");
+    assert!(
+        is_within,
+        "{what}: {passed} passed of a limit of {expected}"
+    );
 }
 
 /// Low rates, where a burst of a tenth is less than a packet, and some higher ones.

@@ -5,10 +5,10 @@ use sys::link::Link;
 use sys::{Error, ErrorKind, Result};
 use xdp::{AttachMode, GuardLink};
 
-use super::{Guard, RuleSpec};
 use super::kept::Leftover;
 use super::owner::Owner;
 use super::table::Table;
+use super::{Guard, RuleSpec};
 
 /// ARP hardware types whose packets have an Ethernet header (`if_arp.h`).
 const ARPHRD_ETHER: u16 = 1;

@@ -3,11 +3,11 @@
 //! A tap samples the packets that reach the host, after the XDP program. Packets that a derived
 //! rule drops do not reach the tap; the rule's drop counter stands in for them, so the end of the
 //! flood is detected. What reaches the tap although there is a rule has passed: if it is too much,
-//! the flood has changed, and another rule is derived ([`watch`]). At tc's ingress, in a dry run and
+//! the flood has changed, and another rule is derived (`watch`). At tc's ingress, in a dry run and
 //! where rules are only proposed, the tap gets what rules drop, and the rules are applied to it.
 //!
 //! Packets are counted by destination: each address, its network, and the whole interface. A flood
-//! is one of the narrowest of these that explains it. [`choose`] has the verdicts.
+//! is one of the narrowest of these that explains it. `choose` has the verdicts.
 //!
 //! What is normal has to be learned first, and a flood that is already there would be learned, too.
 //! So packets that cannot be normal are counted apart, from the start on: SYNs that no ACK follows,
@@ -287,11 +287,7 @@ impl Detection {
 
     /// Ends an interval; called about once per second. `counters` returns those of an installed
     /// rule.
-    pub fn tick(
-        &mut self,
-        now_ns: u64,
-        counters: impl Fn(&str) -> Option<Counters>,
-    ) -> Vec<Step> {
+    pub fn tick(&mut self, now_ns: u64, counters: impl Fn(&str) -> Option<Counters>) -> Vec<Step> {
         let elapsed_ns = now_ns.saturating_sub(self.at_ns);
         self.at_ns = now_ns;
         self.count_rules(counters, elapsed_ns);

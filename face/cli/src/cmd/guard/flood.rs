@@ -80,7 +80,11 @@ pub fn text(step: &Step, action: Action) -> String {
         Step::Begins(rates) => format!("flood of {}: {}", rates.of, rate(rates)),
         Step::Over(rates) => format!("the flood of {} is over: {}", rates.of, rate(rates)),
         Step::Passes(rates) => {
-            format!("the flood of {} passes its rules: {}", rates.of, rate(rates))
+            format!(
+                "the flood of {} passes its rules: {}",
+                rates.of,
+                rate(rates)
+            )
         }
         Step::Rule(found) => {
             let Found {

@@ -2,8 +2,8 @@
 
 use ::guard::Counters;
 use export::prometheus::{Kind, Page};
-use runtime::guard::{FloodTotals, Totals};
 use runtime::guard::steer::SteerTotals;
+use runtime::guard::{FloodTotals, Totals};
 
 /// A metric of each rule: name, description, value.
 type Family = (&'static str, &'static str, fn(&Counters) -> u64);

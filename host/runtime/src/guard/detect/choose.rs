@@ -305,7 +305,9 @@ fn whole(key: &Key, are_syns: bool, packets: &[Packet<'_>]) -> String {
 /// The expression of a challenge for the services that SYNs are directed to, if they are few ports
 /// of one address.
 fn challenge(packets: &[Packet<'_>]) -> Option<(String, Vec<(IpAddr, u16)>)> {
-    let flows = packets.iter().filter_map(|packet| Segment::of(packet.bytes));
+    let flows = packets
+        .iter()
+        .filter_map(|packet| Segment::of(packet.bytes));
     let services: BTreeSet<(IpAddr, u16)> = flows
         .map(|segment| (segment.flow.destination, segment.flow.ports as u16))
         .take(PORTS_MAX * 1_000)

@@ -188,7 +188,8 @@ impl Flood {
     /// matches it was in force.
     pub(super) fn add_late(&mut self, packet: &Sampled<'_>, rules: &[Rule]) {
         let names = &self.rules;
-        let is_hit = |rule: &&Rule| names.contains(&rule.name) && rule.matches(packet.tags, packet.ip);
+        let is_hit =
+            |rule: &&Rule| names.contains(&rule.name) && rule.matches(packet.tags, packet.ip);
         match rules.iter().find(is_hit) {
             Some(rule) if rule.is_lenient() => self.tally.limited += packet.weight,
             Some(_) => return,

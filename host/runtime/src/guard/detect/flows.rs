@@ -95,7 +95,7 @@ pub(super) struct Flows {
     /// Packets that the sampled ones stand for: all, and TCP segments.
     weight: u64,
     tcp_weight: u64,
-    /// Sampled segments of chosen connections.
+    /// Sampled segments of chosen connections that are followed.
     chosen_packets: u64,
 }
 
@@ -115,7 +115,6 @@ impl Flows {
         self.weight += weight;
         if segment.is_some() {
             self.tcp_weight += weight;
-            self.chosen_packets += u64::from(is_chosen);
         }
         let Some(key) = key(ip, segment.as_ref()) else {
             return;
@@ -127,6 +126,7 @@ impl Flows {
         if flows.len() >= FLOWS_MAX && !flows.contains_key(&key) {
             return;
         }
+        self.chosen_packets += u64::from(is_chosen && segment.is_some());
         let flow = flows.entry(key).or_default();
         flow.weight += weight;
         flow.packets += 1;

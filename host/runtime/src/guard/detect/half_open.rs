@@ -91,7 +91,9 @@ impl HalfOpen {
             f64::from(tally.abandoned) > all * share_min
         };
         let excess = places.into_iter().filter(|(_, tally)| is_excess(tally));
-        excess.map(|(place, tally)| (place, tally.abandoned)).collect()
+        excess
+            .map(|(place, tally)| (place, tally.abandoned))
+            .collect()
     }
 
     /// Abandoned SYNs of the last interval, or of all that are kept.

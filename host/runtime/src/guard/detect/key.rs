@@ -163,7 +163,11 @@ mod tests {
     fn an_address_belongs_to_its_network_and_the_interface() {
         for (address, network, other) in [
             ("192.0.2.77", "192.0.2.0/24", "192.0.3.77"),
-            ("2001:db8:1:2:3::4", "2001:db8:1:2::/64", "2001:db8:1:3:3::4"),
+            (
+                "2001:db8:1:2:3::4",
+                "2001:db8:1:2::/64",
+                "2001:db8:1:3:3::4",
+            ),
         ] {
             let (address, other): (IpAddr, IpAddr) =
                 (address.parse().unwrap(), other.parse().unwrap());
@@ -173,7 +177,10 @@ mod tests {
             for place in [host, net, all] {
                 assert!(place.has(address) && place.covers(&host) && all.covers(&place));
                 assert_eq!(place.has(other), place == all);
-                assert!(crate::filter::compile(&place.expression(), 1).is_ok(), "{place}");
+                assert!(
+                    crate::filter::compile(&place.expression(), 1).is_ok(),
+                    "{place}"
+                );
             }
             assert!(!host.covers(&net) && !net.covers(&all));
             let key = Key::HalfOpen(net);

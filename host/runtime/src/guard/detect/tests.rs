@@ -5,8 +5,8 @@ mod moving;
 mod start;
 mod world;
 
-use bpf::cbpf::Program;
 use ::guard::Verdict;
+use bpf::cbpf::Program;
 use bpf::vm_cbpf;
 
 use super::*;

@@ -115,9 +115,8 @@ impl Detection {
     /// there is such a limit.
     fn review(&mut self, at: usize, is_due: bool, steps: &mut Vec<Step>) -> bool {
         let flood = &self.floods[at];
-        let limits = |rule: &&Rule| {
-            flood.is_ruled_by(&rule.name) && rule.hits > 0 && rule.is_lenient()
-        };
+        let limits =
+            |rule: &&Rule| flood.is_ruled_by(&rule.name) && rule.hits > 0 && rule.is_lenient();
         let Some(rule) = self.rules.iter().find(limits) else {
             return false;
         };
@@ -299,14 +298,10 @@ impl Detection {
             then(flood);
         }
     }
-
 }
 
 fn is_spared(reason: Reason) -> bool {
-    matches!(
-        reason,
-        Reason::Connections | Reason::Streams | Reason::Scan
-    )
+    matches!(reason, Reason::Connections | Reason::Streams | Reason::Scan)
 }
 
 fn new_rule(spec: &RuleSpec, reason: Reason) -> Rule {

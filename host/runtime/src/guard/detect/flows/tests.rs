@@ -4,7 +4,20 @@ use super::*;
 
 /// An IPv4 packet with this protocol and what follows.
 fn ip(source: u32, protocol: u8, rest: &[u8]) -> Vec<u8> {
-    let mut ip = vec![0x45, 0, 0, (20 + rest.len()) as u8, 0, 1, 0, 0, 60, protocol, 0, 0];
+    let mut ip = vec![
+        0x45,
+        0,
+        0,
+        (20 + rest.len()) as u8,
+        0,
+        1,
+        0,
+        0,
+        60,
+        protocol,
+        0,
+        0,
+    ];
     ip.extend(source.to_be_bytes());
     ip.extend([192, 0, 2, 1]);
     ip.extend(rest);

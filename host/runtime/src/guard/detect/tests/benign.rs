@@ -24,7 +24,12 @@ fn normal(world: &mut World) {
         let client = number % 20;
         let numbers = (at * 50_000 + number * 500, at * 900_000 + number * 9_000);
         let ports = (40_000 + client as u16, 443);
-        world.send(&tcp((0x0b01_0000 + client, SERVER), ports, numbers, (0x18, 500)));
+        world.send(&tcp(
+            (0x0b01_0000 + client, SERVER),
+            ports,
+            numbers,
+            (0x18, 500),
+        ));
     }
 }
 
@@ -105,7 +110,12 @@ fn a_speed_test_loses_nearly_nothing() {
         for number in 0..count {
             let own = &mut sequence[number as usize % 8];
             let port = 50_000 + number as u16 % 8;
-            let packet = tcp((0x0b02_0001, SERVER), (port, 8_080), (*own, 1), (0x10, 1_448));
+            let packet = tcp(
+                (0x0b02_0001, SERVER),
+                (port, 8_080),
+                (*own, 1),
+                (0x10, 1_448),
+            );
             *own = own.wrapping_add(1_448);
             lost += u64::from(!world.send(&packet));
         }
@@ -171,7 +181,12 @@ fn a_flood_beside_a_backup_is_dropped_and_the_backup_is_not() {
     let share = lost(&mut world, |world, at| {
         let mut lost = 0;
         for _ in 0..5_000 {
-            let packet = tcp((0x0b02_0001, SERVER), (50_000, 873), (sequence, 1), (0x10, 1_448));
+            let packet = tcp(
+                (0x0b02_0001, SERVER),
+                (50_000, 873),
+                (sequence, 1),
+                (0x10, 1_448),
+            );
             sequence = sequence.wrapping_add(1_448);
             lost += u64::from(!world.send(&packet));
             for _ in 0..3 {
@@ -226,5 +241,9 @@ fn syns_like_those_of_clients_are_challenged_or_limited() {
     };
     assert_eq!(limit.rate_pps(), 1_000);
     // The limit is in force here, and what is over it is dropped.
-    assert!(world.floods()[0].covered_percent > 50, "{:?}", world.floods());
+    assert!(
+        world.floods()[0].covered_percent > 50,
+        "{:?}",
+        world.floods()
+    );
 }

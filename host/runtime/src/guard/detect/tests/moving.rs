@@ -17,7 +17,13 @@ fn good(world: &mut World, server: u32) -> Vec<u8> {
     payload.extend([1, 0, 0, 1, 0, 0, 0, 0, 0, 0]);
     payload.extend(b"\x03www\x07example\x03org\0\0\x01\0\x01");
     let ttl = 40 + (number % 24) as u8;
-    udp(source, server, (1_024 + number as u16 % 60_000, 53), ttl, &payload)
+    udp(
+        source,
+        server,
+        (1_024 + number as u16 % 60_000, 53),
+        ttl,
+        &payload,
+    )
 }
 
 /// A second of the flood and of clients; the share of the flood that passes, and the clients'
@@ -89,15 +95,24 @@ fn is_covered_again(change: Change) {
                 world.steps,
                 world.found()
             );
-            assert!(at < COVERED_SECONDS || passed < 0.02, "{passed} passed: {context}");
+            assert!(
+                at < COVERED_SECONDS || passed < 0.02,
+                "{passed} passed: {context}"
+            );
             assert_eq!(lost, 0, "{context}");
         }
         // The share is reported.
         let floods = world.floods();
         assert_eq!(floods.len(), 1, "{floods:?}");
         assert!(floods[0].covered_percent >= 98, "{floods:?}");
-        assert!(!floods[0].rules.is_empty() && floods[0].rules.len() <= 2, "{floods:?}");
-        assert!(floods[0].dropped_pps > u64::from(FLOOD_PPS) / 2, "{floods:?}");
+        assert!(
+            !floods[0].rules.is_empty() && floods[0].rules.len() <= 2,
+            "{floods:?}"
+        );
+        assert!(
+            floods[0].dropped_pps > u64::from(FLOOD_PPS) / 2,
+            "{floods:?}"
+        );
     }
     // One flood, whatever its shape; rules that no longer match are gone.
     let words = world.words();
@@ -113,8 +128,15 @@ fn is_covered_again(change: Change) {
         world.tick();
     }
     let words = world.words();
-    assert_eq!(words.iter().filter(|w| **w == "over").count(), 1, "{words:?}");
-    assert!(world.found().is_empty() && world.floods().is_empty(), "{words:?}");
+    assert_eq!(
+        words.iter().filter(|w| **w == "over").count(),
+        1,
+        "{words:?}"
+    );
+    assert!(
+        world.found().is_empty() && world.floods().is_empty(),
+        "{words:?}"
+    );
 }
 
 #[test]
@@ -142,7 +164,10 @@ fn a_flood_of_another_kind_is_covered_again() {
             let change = changes[shape as usize % changes.len()];
             let (passed, lost) = second(&mut world, &mut |world| flood(world, change, shape));
             let context = format!("{shape}, second {at}: {:?}", world.steps);
-            assert!(at < COVERED_SECONDS || passed < 0.02, "{passed} passed: {context}");
+            assert!(
+                at < COVERED_SECONDS || passed < 0.02,
+                "{passed} passed: {context}"
+            );
             assert_eq!(lost, 0, "{context}");
         }
     }
@@ -179,7 +204,12 @@ fn a_flood_of_a_whole_network_is_one_flood_with_a_rule() {
             }
             world.tick();
         }
-        assert_eq!(world.words(), ["learned", "begins", "rule"], "{:?}", world.steps);
+        assert_eq!(
+            world.words(),
+            ["learned", "begins", "rule"],
+            "{:?}",
+            world.steps
+        );
         let floods = world.floods();
         assert_eq!(floods[0].of, of);
         assert!(floods[0].covered_percent >= 98, "{floods:?}");
@@ -194,7 +224,12 @@ fn a_flood_of_one_address_is_reported_once() {
     for _ in 0..10 {
         second(&mut world, &mut |world| flood(world, Change::Sources, 0));
     }
-    assert_eq!(world.words(), ["learned", "begins", "rule"], "{:?}", world.steps);
+    assert_eq!(
+        world.words(),
+        ["learned", "begins", "rule"],
+        "{:?}",
+        world.steps
+    );
     assert_eq!(world.floods()[0].of, "packets to 192.0.2.1");
     // After it, the rates of the network and the interface are what they were.
     for _ in 0..90 {

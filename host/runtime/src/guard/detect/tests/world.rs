@@ -79,7 +79,8 @@ impl World {
     pub fn tick(&mut self) {
         self.second += 1;
         self.detection.lost(std::mem::take(&mut self.sampled), 0);
-        self.detection.passed(std::mem::take(&mut self.passed) as f64);
+        self.detection
+            .passed(std::mem::take(&mut self.passed) as f64);
         let rules = &self.rules;
         let counters = |name: &str| {
             let rule = rules.iter().find(|rule| rule.found.spec.name == name);
@@ -159,7 +160,28 @@ pub fn tcp(
 ) -> Vec<u8> {
     let [a, b, c, d] = numbers.0.wrapping_mul(2_654_435_761).to_be_bytes();
     let options = match flags {
-        0x02 => vec![2, 4, 5, 180, 4, 2, 8, 10, a, b, c, d | 1, 0, 0, 0, 0, 1, 3, 3, 7],
+        0x02 => vec![
+            2,
+            4,
+            5,
+            180,
+            4,
+            2,
+            8,
+            10,
+            a,
+            b,
+            c,
+            d | 1,
+            0,
+            0,
+            0,
+            0,
+            1,
+            3,
+            3,
+            7,
+        ],
         _ => vec![1, 1, 8, 10, a, b, c, d, 0, 8, 8, 8],
     };
     let hops = (source % 20) as u8;
@@ -174,7 +196,16 @@ pub fn tcp(
     packet.extend(ports.1.to_be_bytes());
     packet.extend(numbers.0.to_be_bytes());
     packet.extend(numbers.1.to_be_bytes());
-    packet.extend([((20 + options.len()) / 4 << 4) as u8, flags, 0xfa, 0xf0, 0, 0, 0, 0]);
+    packet.extend([
+        ((20 + options.len()) / 4 << 4) as u8,
+        flags,
+        0xfa,
+        0xf0,
+        0,
+        0,
+        0,
+        0,
+    ]);
     packet.extend(&options);
     packet.resize(packet.len() + usize::from(payload_len), 0);
     packet
