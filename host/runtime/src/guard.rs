@@ -275,9 +275,7 @@ pub fn open(setup: Setup) -> Result<Guard> {
         }
         _ => None,
     };
-    // At tc's ingress taps get packets before the program does.
-    let sees_dropped = setup.dry_run || setup.hook == GuardHook::Tc;
-    let detect = |detect| Detecting::open(&setup.interface, detect, sees_dropped);
+    let detect = |detect| Detecting::open(&setup, detect);
     let detecting = setup.detect.map(detect).transpose()?;
     let kept = match owner.filter(|_| setup.keep) {
         Some(owner) => Some(Kept::keep(&setup.interface, &link, owner)?),

@@ -12,7 +12,7 @@ use super::{
 };
 use crate::guard::attach::{device, unanswered};
 use crate::guard::steer::random;
-use crate::guard::{Guard, GuardHook, Notice, RuleSpec, SYN_COOKIES, Totals, check_cookies};
+use crate::guard::{Guard, GuardHook, Notice, RuleSpec, SYN_COOKIES, Setup, Totals, check_cookies};
 
 /// Detection and the tap that samples its packets.
 pub(in crate::guard) struct Detecting {
@@ -27,20 +27,17 @@ pub(in crate::guard) struct Detecting {
 }
 
 impl Detecting {
-    /// Opens the tap on an interface, which gets what rules drop if `sees_dropped`.
-    pub(in crate::guard) fn open(
-        interface: &str,
-        setup: DetectSetup,
-        sees_dropped: bool,
-    ) -> Result<Self> {
+    /// Opens the tap on the interface.
+    pub(in crate::guard) fn open(guard: &Setup, setup: DetectSetup) -> Result<Self> {
         let choice = FlowChoice::new(setup.sample, random() as u32);
         let mut detection = Detection::new(setup, choice);
-        if sees_dropped {
+        // At tc's ingress taps get packets before the program does.
+        if guard.dry_run || guard.hook == GuardHook::Tc {
             detection.sees_dropped();
         }
         Ok(Detecting {
             detection,
-            tap: Tap::open(interface, &choice)?,
+            tap: Tap::open(&guard.interface, &choice)?,
             counts: TapCounts::default(),
             passed: 0,
             at: Instant::now(),

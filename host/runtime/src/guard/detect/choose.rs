@@ -37,6 +37,8 @@ const COVERED_PERCENT: usize = 90;
 const ROOM: f64 = 2.0;
 /// but, unless it is one of connections, at most the rate of a flood times this.
 const UNPROVED_MAX: f64 = 10.0;
+/// The share of good packets from which on the others may be errors of sampling.
+const GOOD_SHARE: f64 = 0.9;
 /// Maximum number of ports that are challenged.
 const PORTS_MAX: usize = 4;
 
@@ -100,12 +102,14 @@ impl Detection {
         self.rules.iter().find(covers)
     }
 
-    /// Whether the packets that were collected would be no flood without those that may be good.
+    /// Whether the packets that were collected would be no flood without those that may be good, or
+    /// nearly all may be.
     pub(super) fn is_good(&self, flood: &Flood) -> bool {
         let shares = shares(flood);
         let good_share = shares.connections + shares.streams;
         let others_pps = self.offered_pps(flood) * (1.0 - good_share);
-        good_share > 0.0 && others_pps <= self.threshold_pps(&flood.key)
+        let is_explained = good_share > 0.0 && others_pps <= self.threshold_pps(&flood.key);
+        is_explained || good_share >= GOOD_SHARE
     }
 
     /// Chooses a rule against a flood, from the packets that were collected of it.
