@@ -106,10 +106,14 @@ fn a_busy_server_loses_nearly_nothing() {
                 connect(address).unwrap();
             }
         };
+        // The server goes last: it must answer connections that have begun.
+        let is_served = AtomicBool::new(false);
         std::thread::scope(|scope| {
-            scope.spawn(|| serve(&listener, is_over));
-            for _ in 0..2 {
-                scope.spawn(|| pair.left.ns.run(client).unwrap());
+            let _ending = Ending(&is_served);
+            scope.spawn(|| serve(&listener, &is_served));
+            let clients = [0, 1].map(|_| scope.spawn(|| pair.left.ns.run(client).unwrap()));
+            for client in clients {
+                client.join().unwrap();
             }
         });
     });

@@ -101,7 +101,8 @@ fn a_flood_that_changes_is_covered_again_each_time() {
     let raw = pair.right.ns.run(|| Raw::open(&pair.right.ifname)).unwrap();
     let raw = raw.unwrap();
     event(&process, "learned");
-    let is_over = AtomicBool::new(false);
+    // The server goes last: it must answer connections that have begun.
+    let (is_over, is_served) = (AtomicBool::new(false), AtomicBool::new(false));
     let client = || {
         while !is_over.load(Ordering::Relaxed) {
             connect(address).unwrap();
@@ -109,8 +110,8 @@ fn a_flood_that_changes_is_covered_again_each_time() {
         }
     };
     std::thread::scope(|scope| {
-        scope.spawn(|| serve(&listener, &is_over));
-        let _ending = Ending(&is_over);
+        scope.spawn(|| serve(&listener, &is_served));
+        let _endings = (Ending(&is_served), Ending(&is_over));
         let client = scope.spawn(|| pair.left.ns.run(client).unwrap());
         let mut random = Random::seeded("guard, a flood that changes");
         for shape in 0..6 {

@@ -200,7 +200,7 @@ impl Detection {
             let key = kind.at(place);
             self.floods.iter().position(|flood| flood.key == key)
         };
-        // Few packets belong to a flood when there is none.
+        // The usual case.
         match self.floods.is_empty() {
             true => None,
             false => Place::all_of(address).into_iter().find_map(at),

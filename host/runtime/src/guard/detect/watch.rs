@@ -86,7 +86,7 @@ impl Detection {
                 }
                 let is_first = flood.missed_ns == 0;
                 flood.missed_ns += elapsed_ns.min(COUNTED_NS_MAX);
-                // A burst of a second is no change; half-open connections are one at once.
+                // A burst of one second is no change; half-open connections come late already.
                 let is_enough = flood.missed_ns * 2 >= begin_ns || flood.key.abnormal().is_some();
                 let is_over = flood.missed_ns >= begin_ns && count >= LEAST;
                 if is_first {

@@ -1,3 +1,5 @@
+//! Flows of made packets: connections, streams, scans and forged packets.
+
 use traffic::Rng;
 
 use super::*;
