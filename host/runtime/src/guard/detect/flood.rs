@@ -209,11 +209,9 @@ impl Flood {
 
     /// Starts to collect packets anew.
     pub(super) fn forget_sample(&mut self) {
-        if self.sample.len() > 0 {
-            self.sample = Sample::new(FLOOD_MAX);
-            self.flows = Flows::default();
-            (self.chosen, self.completed) = (0, 0);
-        }
+        self.sample = Sample::new(FLOOD_MAX);
+        self.flows = Flows::default();
+        (self.chosen, self.completed) = (0, 0);
     }
 
     /// The packets collected. Among half-open connections there are always some of clients: SYNs

@@ -78,7 +78,7 @@ fn many_short_connections_are_known_by_their_handshakes() {
             }
         };
         add(&segment(number, flow, (number * 77, 0), 0x02));
-        if is_complete && number % 32 == 0 || !is_chosen && is_complete {
+        if is_complete && (!is_chosen || number % 32 == 0) {
             add(&segment(number, flow, (number * 77 + 1, 5), 0x10));
         }
     }

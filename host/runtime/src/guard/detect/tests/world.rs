@@ -197,7 +197,7 @@ pub fn tcp(
     packet.extend(numbers.0.to_be_bytes());
     packet.extend(numbers.1.to_be_bytes());
     packet.extend([
-        ((20 + options.len()) / 4 << 4) as u8,
+        (((20 + options.len()) / 4) << 4) as u8,
         flags,
         0xfa,
         0xf0,
