@@ -341,6 +341,13 @@ impl Both {
         (ours, self.kernel.program().test_run(&run).unwrap().retval)
     }
 
+    /// Like [`Both::run`], at this time of the monotonic clock for the interpreter; the kernel has
+    /// its own.
+    pub fn run_at(&mut self, bytes: &[u8], now_ns: u64) -> (u32, u32) {
+        self.maps.now_ns = now_ns;
+        self.run(bytes)
+    }
+
     /// The counts of the interpreter and of the kernel.
     pub fn accounts(&mut self) -> (Account, Account) {
         (

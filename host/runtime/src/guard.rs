@@ -36,8 +36,8 @@ use crate::{Reload, Stop};
 use attach::{Attached, attach, device, unanswered};
 use detect::Detecting;
 pub use detect::{
-    Action, DetectSetup, Detection, FlowChoice, Found, Key, Learned, Normal, Rates, Step, Tap,
-    TapCounts,
+    Action, DetectSetup, Detection, FloodTotals, FlowChoice, Found, Key, Learned, Normal, Place,
+    Rates, Reason, Step, Tap, TapCounts,
 };
 pub use iptables::{Installed, iptables, undo, undo_when_closed};
 use kept::{Kept, Leftover};
@@ -166,6 +166,8 @@ fn check_cookies(setting: io::Result<String>) -> Result<()> {
 /// An attached guard.
 pub struct Guard {
     setup: Setup,
+    /// Index of the interface.
+    ifindex: u32,
     /// The SSH session that uses the interface.
     session: Option<nic::Session>,
     link: GuardLink,
@@ -275,7 +277,7 @@ pub fn open(setup: Setup) -> Result<Guard> {
         }
         _ => None,
     };
-    let detect = |detect| Detecting::open(&setup.interface, detect);
+    let detect = |detect| Detecting::open(&setup, detect);
     let detecting = setup.detect.map(detect).transpose()?;
     let kept = match owner.filter(|_| setup.keep) {
         Some(owner) => Some(Kept::keep(&setup.interface, &link, owner)?),
@@ -283,6 +285,7 @@ pub fn open(setup: Setup) -> Result<Guard> {
     };
     Ok(Guard {
         setup,
+        ifindex: device.index,
         session,
         link,
         table,
@@ -380,7 +383,7 @@ impl Guard {
     ) -> Outcome {
         let (ended, error) = match self.watch(duration, stop, reload, &mut notice) {
             Ok(ended) => (ended, None),
-            Err(error) => (Ended::Stopped, Some(error)),
+            Err(error) => (Ended::Stopped, Some(self.gone().unwrap_or(error))),
         };
         let sampled = self.detecting.as_mut().map(|d| d.tap().counts());
         let detached = self.link.detach();
@@ -441,10 +444,10 @@ impl Guard {
                         notice(Notice::WorkerEnded(queue, error));
                     }
                 }
-                let totals = self.totals()?;
+                let mut totals = self.totals()?;
                 // Packets that arrived during a long interval belong to it.
                 self.read_tap(notice);
-                self.detect(&totals, notice);
+                totals.floods = self.detect(&totals, notice);
                 notice(Notice::Progress(&totals));
             }
             self.read_tap(notice);
@@ -472,22 +475,6 @@ impl Guard {
             steered.replace(user);
         }
         Ok(count)
-    }
-
-    /// Refuses new rules whose answers need the mode that was not chosen at the start.
-    fn check_answers(&self, specs: &[RuleSpec]) -> Result<()> {
-        let is_native = self.link.mode() == Some(AttachMode::Native);
-        if !is_native || self.setup.mode.is_some() {
-            return Ok(());
-        }
-        let Some(why) = unanswered(&device(&self.setup.interface)?, specs) else {
-            return Ok(());
-        };
-        let what = "answer SYNs with cookies";
-        Err(Error::new(ErrorKind::Unsupported, what, why).with_hint(
-            "start barewire with this rule, so that it attaches the program in generic mode, or \
-             with --mode generic",
-        ))
     }
 
     /// Replaces the rules in the program.
@@ -522,18 +509,6 @@ impl Guard {
         self.link.update(next.program())?;
         self.table.replace(next);
         Ok(())
-    }
-
-    /// Checks that the program is still attached: others may detach or replace it, and the
-    /// interface may be removed.
-    fn check_attached(&self) -> Result<()> {
-        if self.link.calls(self.table.program())? {
-            return Ok(());
-        }
-        let what = format!("guard {}", self.setup.interface);
-        let why = "its program is no longer attached: the interface was deleted, or another \
-            process detached or replaced the program";
-        Err(Error::new(ErrorKind::NotFound, what, why))
     }
 
     /// Writes the samples in the rings. If that fails, sampling ends; the rules stay in force.

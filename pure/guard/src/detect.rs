@@ -120,8 +120,13 @@ impl Track {
     }
 
     /// Evaluates the counts since the last tick; `Some(true)` if a flood begins, `Some(false)` if
-    /// it ends.
-    fn tick(&mut self, settings: &Settings, elapsed_ns: u64, is_warm: bool) -> Option<bool> {
+    /// it ends. Nothing is learned while the key is held.
+    fn tick(
+        &mut self,
+        settings: &Settings,
+        elapsed_ns: u64,
+        (is_warm, is_held): (bool, bool),
+    ) -> Option<bool> {
         let rate_pps = self.rate_pps(elapsed_ns);
         let (is_beyond, time_ns) = match self.flood {
             None => {
@@ -132,7 +137,7 @@ impl Track {
         };
         if !is_beyond {
             self.beyond_ns = 0;
-            if self.flood.is_none() {
+            if self.flood.is_none() && !is_held {
                 self.learn(rate_pps, elapsed_ns, settings.learn_ns);
             }
             return None;
@@ -192,6 +197,12 @@ impl<K: Ord + Clone> Detector<K> {
     /// Evaluates the counts since the last tick, and learns from them. Call this about once per
     /// second; a clock that goes backwards is ignored.
     pub fn tick(&mut self, now_ns: u64) -> Vec<Event<K>> {
+        self.tick_holding(now_ns, |_| false)
+    }
+
+    /// Like [`Detector::tick`], but learns nothing from the counts of keys that `is_held` returns
+    /// true for: their packets are incomplete. Floods of such keys begin and end.
+    pub fn tick_holding(&mut self, now_ns: u64, is_held: impl Fn(&K) -> bool) -> Vec<Event<K>> {
         let Some(elapsed_ns @ 1..) = now_ns.checked_sub(self.at_ns) else {
             return Vec::new();
         };
@@ -199,9 +210,9 @@ impl<K: Ord + Clone> Detector<K> {
         let settings = &self.settings;
         let is_warm = self.is_warm();
         let mut events = Vec::new();
-        let mut tick = |subject: &dyn Fn() -> Subject<K>, track: &mut Track| {
+        let mut tick = |subject: &dyn Fn() -> Subject<K>, track: &mut Track, is_held: bool| {
             let rate_pps = track.rate_pps(elapsed_ns);
-            if let Some(begins) = track.tick(settings, elapsed_ns, is_warm) {
+            if let Some(begins) = track.tick(settings, elapsed_ns, (is_warm, is_held)) {
                 events.push(Event {
                     subject: subject(),
                     begins,
@@ -211,9 +222,10 @@ impl<K: Ord + Clone> Detector<K> {
             }
         };
         for (key, track) in &mut self.tracks {
-            tick(&|| Subject::Key(key.clone()), track);
+            let is_held = is_held(key);
+            tick(&|| Subject::Key(key.clone()), track, is_held);
         }
-        tick(&|| Subject::Rest, &mut self.rest);
+        tick(&|| Subject::Rest, &mut self.rest, false);
         self.forget();
         for track in self.tracks.values_mut().chain([&mut self.rest]) {
             track.packets = 0;
@@ -243,6 +255,21 @@ impl<K: Ord + Clone> Detector<K> {
         if let Some(track) = self.tracks.get_mut(key) {
             *track = Track::default();
         }
+    }
+
+    /// Takes back that a flood of a key has begun: another flood explains its rate. It begins again
+    /// if the rate stays above the threshold.
+    pub fn retract(&mut self, key: &K) {
+        if let Some(track) = self.tracks.get_mut(key) {
+            track.flood = None;
+            track.beyond_ns = 0;
+        }
+    }
+
+    /// The rate above which the current flood of a subject began, in packets per second; `None`
+    /// without a flood.
+    pub fn flood_pps(&self, subject: &Subject<K>) -> Option<f64> {
+        self.track(subject)?.flood
     }
 
     /// Whether the initial time of learning is over.

@@ -39,9 +39,12 @@ impl Limit {
         fits.then_some(Self { rate_pps, burst })
     }
 
-    /// Default burst: the packets of a tenth of a second.
+    /// Default burst: the packets of a tenth of a second, and at least ten. Packets come at random
+    /// times: with a shorter burst, what finds the bucket full in pauses is missing in the rate (a
+    /// third of it with a burst of one). Below 8/s it is two more than the packets of a second,
+    /// because what passes in a minute must not exceed the rate by much either.
     pub fn burst_of(rate_pps: u32) -> u32 {
-        (rate_pps / 10).max(1)
+        (rate_pps / 10).max(rate_pps.saturating_add(2).min(10))
     }
 
     /// Packets per second.

@@ -97,9 +97,12 @@ pub struct Args {
         "json", "metrics", "duration", "user", "detect", "sample_drops",
     ])]
     print: bool,
-    /// Learn normal rates for a minute (warm-up) and report floods; propose a rule against each, or
-    /// install it until the flood is over. Half-open connections and impossible TCP flags are
-    /// recognized from the start
+    /// Learn normal rates for a minute (warm-up) and report floods of an address, a network (/24,
+    /// /64) or all addresses; propose a rule against each, or install it until the flood is over,
+    /// and another one when the flood changes. The rule drops what no good packet looks like;
+    /// connections, large streams and scans are limited, SYNs like those of clients challenged if
+    /// this host can answer them. Half-open connections and impossible TCP flags are recognized
+    /// from the start
     #[arg(long, value_enum, value_name = "ACTION")]
     detect: Option<Detect>,
     /// Write the first 256 bytes of dropped packets to a pcapng file, with the name of their rule
@@ -206,7 +209,7 @@ A rule file:
   match = \"tcp dst port 80 and tcp[tcpflags] & tcp-syn != 0\"
   verdict = \"limit\"    # pass, drop, count, limit, challenge or user
   rate = \"1000/s\"      # with limit
-  burst = 100          # with limit; a tenth of the rate if absent
+  burst = 100          # with limit; if absent: a tenth of the rate, at least 10
   priority = 10        # lower numbers first; 0 if absent
   expires = \"10m\"      # never if absent
 

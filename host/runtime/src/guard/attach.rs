@@ -5,10 +5,10 @@ use sys::link::Link;
 use sys::{Error, ErrorKind, Result};
 use xdp::{AttachMode, GuardLink};
 
-use super::RuleSpec;
 use super::kept::Leftover;
 use super::owner::Owner;
 use super::table::Table;
+use super::{Guard, RuleSpec};
 
 /// ARP hardware types whose packets have an Ethernet header (`if_arp.h`).
 const ARPHRD_ETHER: u16 = 1;
@@ -96,4 +96,43 @@ pub(super) fn attach(
         had_leftover,
         owner,
     })
+}
+
+impl Guard {
+    /// Refuses new rules whose answers need the mode that was not chosen at the start.
+    pub(super) fn check_answers(&self, specs: &[RuleSpec]) -> Result<()> {
+        let is_native = self.link.mode() == Some(AttachMode::Native);
+        if !is_native || self.setup.mode.is_some() {
+            return Ok(());
+        }
+        let Some(why) = unanswered(&device(&self.setup.interface)?, specs) else {
+            return Ok(());
+        };
+        let what = "answer SYNs with cookies";
+        Err(Error::new(ErrorKind::Unsupported, what, why).with_hint(
+            "start barewire with this rule, so that it attaches the program in generic mode, or \
+             with --mode generic",
+        ))
+    }
+
+    /// Checks that the program is still attached: others may detach or replace it, and the
+    /// interface may be removed.
+    pub(super) fn check_attached(&self) -> Result<()> {
+        if self.link.calls(self.table.program())? {
+            return Ok(());
+        }
+        let what = format!("guard {}", self.setup.interface);
+        let why = "its program is no longer attached: another process detached or replaced it";
+        Err(Error::new(ErrorKind::NotFound, what, why))
+    }
+
+    /// The error if the interface no longer exists, whatever has failed because of that.
+    pub(super) fn gone(&self) -> Option<Error> {
+        let found = Link::by_index(self.ifindex);
+        let is_gone = found.is_err_and(|error| error.kind() == ErrorKind::NotFound);
+        is_gone.then(|| {
+            let what = format!("guard {}", self.setup.interface);
+            Error::new(ErrorKind::Gone, what, "the interface was deleted")
+        })
+    }
 }

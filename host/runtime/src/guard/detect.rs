@@ -2,58 +2,58 @@
 //!
 //! A tap samples the packets that reach the host, after the XDP program. Packets that a derived
 //! rule drops do not reach the tap; the rule's drop counter stands in for them, so the end of the
-//! flood is detected.
+//! flood is detected. What reaches the tap although there is a rule has passed: if it is too much,
+//! the flood has changed, and another rule is derived (`watch`). At tc's ingress, in a dry run and
+//! where rules are only proposed, the tap gets what rules drop, and the rules are applied to it.
+//!
+//! Packets are counted by destination: each address, its network, and the whole interface. A flood
+//! is one of the narrowest of these that explains it. `choose` has the verdicts.
 //!
 //! What is normal has to be learned first, and a flood that is already there would be learned, too.
 //! So packets that cannot be normal are counted apart, from the start on: SYNs that no ACK follows,
 //! and impossible TCP flags.
 
 mod act;
+mod choose;
 mod clients;
 mod flood;
+mod flows;
 mod half_open;
 mod key;
+mod listeners;
 mod segment;
 mod setup;
 mod step;
 mod tap;
 #[cfg(test)]
 mod tests;
+mod watch;
 
 use std::collections::VecDeque;
+use std::net::IpAddr;
 
-use ::filter::derive::{self, Limits, Packet};
-use ::guard::Verdict;
+use ::guard::Counters;
 use ::guard::detect::{Detector, Event, Settings, Subject};
-use bpf::cbpf::Program;
-use bpf::vm_cbpf;
-use port::FilterTarget;
 
 pub(super) use act::Detecting;
-use flood::{Flood, State};
+use flood::{FLOOD_MAX, Flood, Rule, Sampled};
 use half_open::HalfOpen;
-pub use key::Key;
-use key::{destination, keys, signature};
+pub use key::{Key, Place};
+use key::{destination, signature};
 pub use segment::FlowChoice;
 use segment::Segment;
 pub use setup::{Action, DetectSetup};
-pub use step::{Found, Learned, Normal, Rates, Step};
+pub use step::{FloodTotals, Found, Learned, Normal, Rates, Reason, Step};
 pub use tap::{Tap, TapCounts};
 
-use super::RuleSpec;
-use crate::filter::Expression;
 use crate::filter::derive::{Sample, ip_packet};
 
-/// Link type of packets that begin with their IP header.
-const RAW: u16 = 101;
 const ETHERNET: u16 = 1;
 
 /// Maximum number of normal packets kept; derived rules must not match them.
 const GOOD_MAX: usize = 2_000;
 /// Maximum number of packets kept per second until they are known to be normal.
 const SECOND_MAX: usize = 200;
-/// Maximum number of a flood's packets that a rule is derived from.
-const FLOOD_MAX: usize = 1_000;
 /// Number of a flood's packets from which a rule is derived at once.
 const ENOUGH: usize = 200;
 /// Number of a flood's packets that suffices after [`ENOUGH_TICKS`] ticks.
@@ -61,20 +61,6 @@ const LEAST: usize = 20;
 const ENOUGH_TICKS: u32 = 5;
 /// Maximum number of concurrent floods with a rule; further ones are only reported.
 const FLOODS_MAX: usize = 16;
-/// Maximum number of packet groups in one rule, and the minimum share of a group in thousandths:
-/// rarer packets in the sample are probably other traffic.
-const LIMITS: Limits = Limits {
-    group_count_max: 4,
-    share_least_permille: 100,
-};
-/// Minimum share of a flood's packets, in percent, that an existing rule must match to cover it.
-const COVERED_PERCENT: usize = 90;
-
-/// Why there is no rule.
-const NOTHING: &str = "nothing distinguishes its packets from normal ones";
-const LIKE_CLIENTS: &str = "nothing distinguishes its SYNs from those of usual clients; \
-                            --challenge answers them with SYN cookies";
-
 /// Name of a derived rule, before its number.
 const RULE_NAME: &str = "detected flood ";
 
@@ -82,22 +68,6 @@ const RULE_NAME: &str = "detected flood ";
 pub(super) fn is_rule_name(name: &str) -> bool {
     let number = name.strip_prefix(RULE_NAME);
     number.is_some_and(|number| number.parse::<u64>().is_ok())
-}
-
-/// The state that detection keeps of a derived rule.
-struct Rule {
-    name: String,
-    program: Option<Program>,
-    /// The rule's drop counter when last read.
-    counted: u64,
-}
-
-impl Rule {
-    /// Whether it matches a packet. With VLAN tags that is not known, and assumed.
-    fn matches(&self, tags: u8, ip: &[u8]) -> bool {
-        let program = self.program.as_ref();
-        tags != 0 || program.is_some_and(|program| vm_cbpf::run(program, ip, ip.len() as u32) != 0)
-    }
 }
 
 /// Learns normal rates, detects floods and derives rules. It does no IO: the caller provides
@@ -111,6 +81,11 @@ pub struct Detection {
     half_open: HalfOpen,
     /// The share of the sampled packets that was lost since the last tick.
     lost_share: f64,
+    /// Packets that passed the program in the last interval, as on the wire, per second.
+    wire_pps: f64,
+    /// Whether the tap gets packets that rules drop.
+    sees_dropped: bool,
+    at_ns: u64,
     /// Samples of the last seconds, the latest last.
     recent: VecDeque<Sample>,
     good: Sample,
@@ -119,6 +94,7 @@ pub struct Detection {
     floods: Vec<Flood>,
     /// Floods of what cannot be normal that are not reported: a rule is against them already.
     unreported: Vec<Key>,
+    is_rest_unreported: bool,
     rules: Vec<Rule>,
     found_count: u32,
     has_learned: bool,
@@ -138,11 +114,15 @@ impl Detection {
             abnormal: Detector::new(at_once, 0),
             half_open: HalfOpen::new(),
             lost_share: 0.0,
+            wire_pps: 0.0,
+            sees_dropped: setup.action == Action::Propose,
+            at_ns: 0,
             recent: VecDeque::from([Sample::new(SECOND_MAX)]),
             good: Sample::new(GOOD_MAX),
             connected: Sample::new(GOOD_MAX / 2),
             floods: Vec::new(),
             unreported: Vec::new(),
+            is_rest_unreported: false,
             rules: Vec::new(),
             found_count: 0,
             has_learned: setup.settings.warm_up_ns == 0,
@@ -153,6 +133,11 @@ impl Detection {
     /// The response to a flood.
     pub fn action(&self) -> Action {
         self.setup.action
+    }
+
+    /// Sets that the tap gets what rules drop: at tc's ingress, and in a dry run.
+    pub fn sees_dropped(&mut self) {
+        self.sees_dropped = true;
     }
 
     /// Adds a sampled Ethernet packet; `has_outer_tag` if the kernel has stripped a VLAN tag.
@@ -169,29 +154,76 @@ impl Detection {
             true => 1,
             false => u64::from(self.choice.one_in()),
         };
+        let packet = Sampled {
+            tags,
+            ip,
+            weight,
+            is_chosen: followed.is_some_and(|s| self.choice.has(&s.flow)),
+        };
         if segment.is_some_and(|segment| segment.is_impossible()) {
-            return self.impossible(tags, ip, weight);
+            return self.impossible(&packet);
         }
         let is_syn = followed.is_some_and(|segment| segment.is_syn());
-        if let Some(segment) = followed.filter(|s| self.choice.has(&s.flow)) {
+        if let Some(segment) = followed.filter(|_| packet.is_chosen) {
             self.follow(&segment, tags, ip);
         }
-        let keys = keys(ip);
-        let of_flood = |key: &Key| self.floods.iter().any(|flood| flood.key == *key);
-        let is_of_flood = keys.iter().flatten().any(of_flood);
+        let Some(address) = destination(ip) else {
+            return;
+        };
+        let kind = Key::Destination(Place::Interface);
+        let own = self.flooded(&kind, address);
+        let signature = signature(ip);
+        let is_of_flood = own.is_some()
+            || self
+                .floods
+                .iter()
+                .any(|flood| Some(&flood.key) == signature.as_ref());
         // Counted as half-open already, and not to be learned as normal.
-        if is_syn && !is_of_flood && self.is_half_open(ip) {
+        if is_syn && !is_of_flood && self.is_half_open(address) {
             return;
         }
-        for key in keys.iter().flatten() {
-            self.detector.add(key, weight);
-            for flood in self.floods.iter_mut().filter(|flood| flood.key == *key) {
-                flood.sample.add(tags, ip);
-            }
+        self.count(&kind, address, &packet);
+        if let Some(key) = signature {
+            self.detector.add(&key, weight);
+            let floods = self.floods.iter_mut().filter(|flood| flood.key == key);
+            floods.for_each(|flood| flood.add(&packet, &mut self.rules, self.sees_dropped));
         }
         // A SYN is normal once its connection is complete.
         if !is_of_flood && !is_syn {
             self.add_recent(tags, ip);
+        }
+    }
+
+    /// The narrowest flood of this kind that packets to an address belong to.
+    fn flooded(&self, kind: &Key, address: IpAddr) -> Option<usize> {
+        let at = |place| {
+            let key = kind.at(place);
+            self.floods.iter().position(|flood| flood.key == key)
+        };
+        // The usual case.
+        match self.floods.is_empty() {
+            true => None,
+            false => Place::all_of(address).into_iter().find_map(at),
+        }
+    }
+
+    /// Counts a packet under its address, network and interface, but not under what is wider than
+    /// the flood that it belongs to; and adds it to that flood.
+    fn count(&mut self, kind: &Key, address: IpAddr, packet: &Sampled<'_>) {
+        let own = self.flooded(kind, address);
+        let widest = own.and_then(|own| self.floods[own].key.place());
+        let detector = match kind.abnormal() {
+            Some(_) => &mut self.abnormal,
+            None => &mut self.detector,
+        };
+        for place in Place::all_of(address) {
+            detector.add(&kind.at(place), packet.weight);
+            if Some(place) == widest {
+                break;
+            }
+        }
+        if let Some(own) = own {
+            self.floods[own].add(packet, &mut self.rules, self.sees_dropped);
         }
     }
 
@@ -209,35 +241,37 @@ impl Detection {
             && let Some(syn) = self.half_open.ack(&segment.flow)
         {
             self.connected.add(syn.tags, &syn.ip);
-            let keys = keys(&syn.ip);
-            let is_of = |flood: &Flood| keys.iter().flatten().any(|key| *key == flood.key);
-            if !self.floods.iter().any(is_of) {
+            let signature = signature(&syn.ip);
+            let is_of = |flood: &&mut Flood| Some(&flood.key) == signature.as_ref();
+            for flood in self.floods.iter_mut().filter(is_of) {
+                flood.completed += 1;
+            }
+            let kind = Key::Destination(Place::Interface);
+            let is_flooded = self.flooded(&kind, segment.flow.destination).is_some()
+                || self
+                    .floods
+                    .iter()
+                    .any(|flood| Some(&flood.key) == signature.as_ref());
+            if !is_flooded {
                 self.add_recent(syn.tags, &syn.ip);
             }
         }
     }
 
     /// Counts a segment that no TCP sends.
-    fn impossible(&mut self, tags: u8, ip: &[u8], weight: u64) {
-        let Some(key) = destination(ip).map(Key::Impossible) else {
-            return;
-        };
-        self.abnormal.add(&key, weight);
-        for flood in self.floods.iter_mut().filter(|flood| flood.key == key) {
-            flood.sample.add(tags, ip);
+    fn impossible(&mut self, packet: &Sampled<'_>) {
+        if let Some(address) = destination(packet.ip) {
+            self.count(&Key::Impossible(Place::Interface), address, packet);
         }
     }
 
-    /// Whether there is a flood of half-open connections to the destination of this packet.
-    fn is_half_open(&self, ip: &[u8]) -> bool {
-        let half_open = |flood: &Flood| matches!(flood.key, Key::HalfOpen(_));
-        if !self.floods.iter().any(half_open) {
-            return false;
-        }
-        let key = destination(ip).map(Key::HalfOpen);
-        self.floods
-            .iter()
-            .any(|flood| Some(&flood.key) == key.as_ref())
+    /// Whether there is a flood of half-open connections to this address.
+    fn is_half_open(&self, address: IpAddr) -> bool {
+        let is_of = |flood: &Flood| match flood.key {
+            Key::HalfOpen(place) => place.has(address),
+            _ => false,
+        };
+        self.floods.iter().any(is_of)
     }
 
     /// Records how many packets were sampled since the last tick, and how many of these were lost:
@@ -246,20 +280,33 @@ impl Detection {
         self.lost_share = lost as f64 / (sampled + lost).max(1) as f64;
     }
 
-    /// Ends an interval; called about once per second. `dropped` returns the number of packets that
-    /// a rule has dropped so far.
-    pub fn tick(&mut self, now_ns: u64, dropped: impl Fn(&str) -> u64) -> Vec<Step> {
-        self.count_dropped(dropped);
+    /// Records how many packets have passed the program since the last tick, per second.
+    pub fn passed(&mut self, wire_pps: f64) {
+        self.wire_pps = wire_pps;
+    }
+
+    /// Ends an interval; called about once per second. `counters` returns those of an installed
+    /// rule.
+    pub fn tick(&mut self, now_ns: u64, counters: impl Fn(&str) -> Option<Counters>) -> Vec<Step> {
+        let elapsed_ns = now_ns.saturating_sub(self.at_ns);
+        self.at_ns = now_ns;
+        self.count_rules(counters, elapsed_ns);
         self.count_half_open();
         let mut steps = Vec::new();
-        let mut events = self.abnormal.tick(now_ns);
-        events.extend(self.detector.tick(now_ns));
+        let floods = &self.floods;
+        let is_held = |key: &Key| {
+            let overlaps = |flood: &Flood| flood.key.is_wider(key) || key.is_wider(&flood.key);
+            floods.iter().any(overlaps)
+        };
+        let mut events = self.abnormal.tick_holding(now_ns, is_held);
+        events.extend(self.detector.tick_holding(now_ns, is_held));
+        self.take_back(&mut events);
         for event in events {
             self.event(event, &mut steps);
         }
         self.settle_recent();
         for at in 0..self.floods.len() {
-            self.look_for_rule(at, &mut steps);
+            self.watch(at, elapsed_ns, &mut steps);
         }
         self.remove_unused(&mut steps);
         if !self.has_learned && self.detector.is_warm() {
@@ -269,41 +316,64 @@ impl Detection {
         steps
     }
 
-    /// Counts SYNs that no ACK has followed.
-    fn count_half_open(&mut self) {
-        for (address, count) in self.half_open.tick(self.lost_share) {
-            let count = u64::from(count) * u64::from(self.choice.one_in());
-            let key = Key::HalfOpen(address);
-            self.abnormal.add(&key, count);
-            let flood = self.floods.iter_mut().find(|flood| flood.key == key);
-            let Some(flood) = flood else {
-                continue;
+    /// Takes back floods of a network or the interface that begin because of a narrower one.
+    fn take_back(&mut self, events: &mut Vec<Event<Key>>) {
+        let mut begun: Vec<(Key, f64)> = Vec::new();
+        events.retain(|event| {
+            let Subject::Key(key) = &event.subject else {
+                return true;
             };
-            let rule = self.rules.iter().find(|rule| flood.is_ruled_by(&rule.name));
-            let (mut all, mut missed) = (0, 0);
-            for (tags, ip) in self.half_open.abandoned(true) {
-                if destination(ip) == Some(address) {
-                    flood.sample.add(tags, ip);
-                    all += 1;
-                    missed += u64::from(rule.is_some_and(|rule| !rule.matches(tags, ip)));
-                }
+            if !event.begins {
+                return true;
             }
-            flood.missed(count * missed / all.max(1), &self.setup.settings);
-        }
+            // Those inside another one of these are part of it.
+            let is_inner = |other: &Key| {
+                let between = |(wide, _): &(Key, f64)| wide.is_wider(other);
+                key.is_wider(other) && !begun.iter().any(between)
+            };
+            let inside = begun.iter().filter(|(other, _)| is_inner(other));
+            let inside_pps: f64 = inside.map(|(_, rate_pps)| rate_pps).sum();
+            let detector = match key.abnormal() {
+                Some(_) => &mut self.abnormal,
+                None => &mut self.detector,
+            };
+            let threshold_pps = detector.flood_pps(&event.subject).unwrap_or_default();
+            let is_explained = inside_pps > 0.0 && event.rate_pps - inside_pps <= threshold_pps;
+            match is_explained {
+                true => detector.retract(key),
+                false => begun.push((key.clone(), event.rate_pps)),
+            }
+            !is_explained
+        });
     }
 
-    /// Counts the packets that rules have dropped for the floods they are directed against.
-    fn count_dropped(&mut self, dropped: impl Fn(&str) -> u64) {
-        for rule in &mut self.rules {
-            let now = dropped(&rule.name);
-            let more = now.saturating_sub(rule.counted);
-            rule.counted = now;
-            for flood in self.floods.iter().filter(|f| f.is_ruled_by(&rule.name)) {
-                let detector = match flood.key.abnormal() {
-                    Some(_) => &mut self.abnormal,
-                    None => &mut self.detector,
-                };
-                detector.add(&flood.key, more);
+    /// Counts SYNs that no ACK has followed.
+    fn count_half_open(&mut self) {
+        let mut places = self.half_open.tick(self.lost_share);
+        // What is of a flood does not count for a wider place.
+        let floods = &self.floods;
+        places.retain(|(place, _)| {
+            let key = Key::HalfOpen(*place);
+            !floods.iter().any(|flood| key.is_wider(&flood.key))
+        });
+        for (place, count) in places {
+            let count = u64::from(count) * u64::from(self.choice.one_in());
+            self.abnormal.add(&Key::HalfOpen(place), count);
+        }
+        for flood in &mut self.floods {
+            let Key::HalfOpen(place) = flood.key else {
+                continue;
+            };
+            for (tags, ip) in self.half_open.abandoned(true) {
+                if destination(ip).is_some_and(|address| place.has(address)) {
+                    let packet = Sampled {
+                        tags,
+                        ip,
+                        weight: u64::from(self.choice.one_in()),
+                        is_chosen: true,
+                    };
+                    flood.add_late(&packet, &self.rules);
+                }
             }
         }
     }
@@ -317,9 +387,7 @@ impl Detection {
             rate_pps: event.rate_pps,
             normal_pps: event.normal_pps,
         };
-        if let Subject::Key(key) = &event.subject
-            && self.is_unreported(key, event.begins)
-        {
+        if self.is_unreported(&event) {
             return;
         }
         let of = rates.of.clone();
@@ -342,24 +410,33 @@ impl Detection {
             return steps.push(no_rule(format!("there are {FLOODS_MAX} floods already")));
         }
         let sample = self.first_sample(&key);
-        self.floods.push(Flood {
-            key,
-            sample,
-            state: State::Sampling(0),
-            missed_ticks: 0,
-        });
+        self.floods.push(Flood::new(key, event.rate_pps, sample));
     }
 
-    /// Whether the flood is one of packets that cannot be normal, and was reported as one of all
-    /// packets to its destination before: a rule is against it already.
-    fn is_unreported(&mut self, key: &Key, begins: bool) -> bool {
-        if !begins {
+    /// Whether the event is one of a flood that was reported before in another way: packets that
+    /// cannot be normal in a flood of all packets to their destination, against which there is a
+    /// rule; packets to destinations without a count of their own in a flood of the interface.
+    fn is_unreported(&mut self, event: &Event<Key>) -> bool {
+        let Subject::Key(key) = &event.subject else {
+            let all = Key::Destination(Place::Interface);
+            let is_covered = self.floods.iter().any(|flood| flood.key == all);
+            return match event.begins {
+                true => {
+                    self.is_rest_unreported = is_covered;
+                    is_covered
+                }
+                false => std::mem::take(&mut self.is_rest_unreported),
+            };
+        };
+        if !event.begins {
             let unreported = self.unreported.extract_if(.., |other| other == key);
             return unreported.count() > 0;
         }
-        let of_all = key.abnormal().map(Key::Destination);
+        let Some(of_all) = key.abnormal().map(Key::Destination) else {
+            return false;
+        };
         let is_ruled = |flood: &Flood| {
-            Some(&flood.key) == of_all.as_ref() && matches!(flood.state, State::Ruled(_))
+            !flood.rules.is_empty() && (flood.key == of_all || flood.key.is_wider(&of_all))
         };
         let is_covered = self.floods.iter().any(is_ruled);
         if is_covered {
@@ -372,16 +449,22 @@ impl Detection {
     /// forgotten.
     fn first_sample(&mut self, key: &Key) -> Sample {
         let mut sample = Sample::new(FLOOD_MAX);
-        let Key::HalfOpen(address) = key else {
+        let Key::HalfOpen(place) = key else {
             return sample;
         };
         for (tags, ip) in self.half_open.abandoned(false) {
-            if destination(ip) == Some(*address) {
+            if destination(ip).is_some_and(|address| place.has(address)) {
                 sample.add(tags, ip);
             }
         }
         if !self.detector.is_warm() {
-            self.detector.forget_key(&Key::Destination(*address));
+            let addresses = sample.iter().filter_map(|(_, ip)| destination(ip));
+            let mut places: Vec<Place> = addresses.flat_map(Place::all_of).collect();
+            places.sort_unstable();
+            places.dedup();
+            for place in places {
+                self.detector.forget_key(&Key::Destination(place));
+            }
             for (_, ip) in sample.iter() {
                 if let Some(key) = signature(ip) {
                     self.detector.forget_key(&key);
@@ -392,11 +475,11 @@ impl Detection {
     }
 
     fn learned(&self) -> Learned {
-        let is_destination = |key: &Key| matches!(key, Key::Destination(_));
-        let (destinations, signatures): (Vec<_>, Vec<_>) = self
-            .detector
-            .normals()
-            .partition(|(key, ..)| is_destination(key));
+        let is_host = |key: &Key| matches!(key, Key::Destination(Place::Host(_)));
+        let is_signature = |key: &Key| matches!(key, Key::Signature(_));
+        let normals = || self.detector.normals();
+        let destinations: Vec<_> = normals().filter(|(key, ..)| is_host(key)).collect();
+        let signatures: Vec<_> = normals().filter(|(key, ..)| is_signature(key)).collect();
         let highest = destinations.iter().max_by(|a, b| a.1.total_cmp(&b.1));
         Learned {
             destinations: destinations.len(),
@@ -424,111 +507,21 @@ impl Detection {
         self.recent.push_back(Sample::new(SECOND_MAX));
     }
 
-    /// Derives a rule against a flood that has none, once there are enough packets.
-    fn look_for_rule(&mut self, at: usize, steps: &mut Vec<Step>) {
-        let flood = &mut self.floods[at];
-        let State::Sampling(ticks) = &mut flood.state else {
-            return;
+    /// The normal rate of a key, in packets per second.
+    fn normal_pps(&self, key: &Key) -> f64 {
+        let subject = Subject::Key(key.clone());
+        let normal_pps = match key.abnormal() {
+            // Nothing of it is normal.
+            Some(_) => None,
+            None => self.detector.normal_pps(&subject),
         };
-        *ticks += 1;
-        let count = flood.sample.len();
-        if count < ENOUGH && (*ticks < ENOUGH_TICKS || count < LEAST) {
-            return;
-        }
-        let flood = &self.floods[at];
-        let packets = flood.packets();
-        let covers = |rule: &&Rule| {
-            let matches =
-                |packet: &&Packet<'_>| packet.tags == 0 && rule.matches(packet.tags, packet.bytes);
-            packets.iter().filter(matches).count() * 100 >= packets.len() * COVERED_PERCENT
-        };
-        if let Some(rule) = self.rules.iter().find(covers) {
-            self.floods[at].state = State::Ruled(rule.name.clone());
-            return;
-        }
-        let of = flood.key.to_string();
-        let mut derived = self.derive(flood, &packets);
-        derived.groups.retain(|group| !group.is_fragile);
-        let Some(expression) = derived.expression() else {
-            let why = match flood.key {
-                Key::HalfOpen(_) => LIKE_CLIENTS,
-                _ => NOTHING,
-            };
-            self.floods[at].state = State::GivenUp;
-            let why = why.into();
-            return steps.push(Step::NoRule { of, why });
-        };
-        self.found_count += 1;
-        let name = format!("{RULE_NAME}{}", self.found_count);
-        let matched = derived.covered_count();
-        let sampled = packets.len();
-        self.floods[at].state = State::Ruled(name.clone());
-        let target = FilterTarget {
-            link_type: RAW,
-            tap: None,
-        };
-        self.rules.push(Rule {
-            name: name.clone(),
-            program: Expression::new(&expression).compile(target).ok().flatten(),
-            counted: 0,
-        });
-        let spec = RuleSpec {
-            name,
-            expires_after: Some(self.setup.expires_after),
-            ..RuleSpec::new(&expression, Verdict::Drop)
-        };
-        steps.push(Step::Rule(Box::new(Found {
-            of,
-            spec,
-            sampled,
-            matched,
-        })));
+        normal_pps.unwrap_or_default()
     }
 
-    /// Derives a filter that matches a flood and no normal packet.
-    fn derive(&self, flood: &Flood, packets: &[Packet<'_>]) -> derive::Derived {
-        let mut good = self.good.packets();
-        let made = match flood.key {
-            Key::HalfOpen(_) => clients::usual(packets),
-            Key::Impossible(_) => clients::possible(packets),
-            Key::Destination(_) | Key::Signature(_) => Vec::new(),
-        };
-        if let Key::HalfOpen(_) = flood.key {
-            good.extend(self.connected.packets());
-        }
-        good.extend(
-            made.iter()
-                .map(|(tags, bytes)| Packet { tags: *tags, bytes }),
-        );
-        derive::derive(packets, &good, &LIMITS)
-    }
-
-    fn remove_unused(&mut self, steps: &mut Vec<Step>) {
-        let floods = &self.floods;
-        let is_used = |rule: &Rule| floods.iter().any(|flood| flood.is_ruled_by(&rule.name));
-        let unused = self.rules.extract_if(.., |rule| !is_used(rule));
-        steps.extend(unused.map(|rule| Step::Remove(rule.name)));
-    }
-
-    /// Records that a rule has expired; while its floods last, another one is derived.
-    pub fn expired(&mut self, rule: &str) {
-        self.leave(rule, || State::Sampling(0));
-    }
-
-    /// Records that a rule could not be installed.
-    pub fn refused(&mut self, rule: &str) {
-        self.leave(rule, || State::GivenUp);
-    }
-
-    fn leave(&mut self, rule: &str, state: impl Fn() -> State) {
-        self.rules.retain(|other| other.name != rule);
-        for flood in self
-            .floods
-            .iter_mut()
-            .filter(|flood| flood.is_ruled_by(rule))
-        {
-            flood.state = state();
-            flood.sample = Sample::new(FLOOD_MAX);
-        }
+    /// The floods in progress, in the last interval.
+    pub fn floods(&self) -> Vec<FloodTotals> {
+        let floods = self.floods.iter();
+        let totals = |flood: &Flood| flood.totals(self.normal_pps(&flood.key), &self.rules);
+        floods.map(totals).collect()
     }
 }

@@ -6,9 +6,9 @@
 //! match = "tcp dst port 80 and tcp[tcpflags] & (tcp-syn|tcp-ack) == tcp-syn"
 //! verdict = "limit"     # pass, drop, count, limit, challenge or user
 //! rate = "1000/s"       # with limit: packets a second that pass
-//! burst = 100           # with limit: packets that pass at once; a tenth of the rate if absent
+//! burst = 100           # with limit: packets that pass at once; a tenth of the rate, or 10
 //! source_rate = "50/s per /24"   # with limit: of each source prefix; with rate or instead of it
-//! source_burst = 10     # with source_rate; a tenth of it if absent
+//! source_burst = 10     # with source_rate; if absent as burst
 //! priority = 10         # lower numbers are asked first; 0 if absent
 //! expires = "10m"       # the rule ends so long after it was loaded; never if absent
 //!

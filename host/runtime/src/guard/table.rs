@@ -15,7 +15,7 @@ use xdp::{
 };
 
 use super::steer::{Sockets, SteerTotals};
-use super::{RuleSpec, kernel};
+use super::{FloodTotals, RuleSpec, kernel};
 
 /// How long a replaced program may still run on some processor; its counts are read until then.
 const LEAVE: Duration = Duration::from_secs(2);
@@ -50,6 +50,8 @@ pub struct Totals {
     pub rules: Vec<RuleTotals>,
     /// What happened to packets that were redirected to user space, if any may be.
     pub steer: Option<SteerTotals>,
+    /// Floods in progress, in the last second; `None` without detection.
+    pub floods: Option<Vec<FloodTotals>>,
 }
 
 impl Totals {
@@ -307,6 +309,7 @@ impl Table {
                 })
                 .collect(),
             steer: None,
+            floods: None,
         })
     }
 }

@@ -200,3 +200,41 @@ fn begin_and_end_alternate_for_any_counts_and_clocks() {
         }
     }
 }
+
+#[test]
+fn a_flood_that_is_taken_back_begins_again_only_if_the_rate_stays_high() {
+    let mut run = Run::new(Settings::default());
+    run.seconds(100, |_| vec![(WEB, 200), (MAIL, 200)]);
+    run.seconds(3, |_| vec![(WEB, 5_000), (MAIL, 5_000)]);
+    let (web, mail) = (Subject::Key(WEB), Subject::Key(MAIL));
+    assert_eq!(run.detector.flood_pps(&web), Some(1_000.0));
+    run.detector.retract(&WEB);
+    run.detector.retract(&MAIL);
+    assert_eq!(run.detector.flood_pps(&web), None);
+    // No end of a flood that was taken back.
+    run.seconds(60, |_| vec![(WEB, 200), (MAIL, 5_000)]);
+    let begun = [(103, MAIL), (103, WEB), (106, MAIL)];
+    let begun = begun.map(|(second, key)| (second, Subject::Key(key), true));
+    assert_eq!(run.events, begun);
+    assert!(run.detector.is_flood(&mail) && !run.detector.is_flood(&web));
+}
+
+#[test]
+fn nothing_is_learned_of_a_key_that_is_held() {
+    let settings = Settings::default();
+    let mut detector = Detector::new(settings, 0);
+    let mut second = 0;
+    let mut run = |count: u64, packets: u64, is_held: bool| {
+        let mut begun = 0;
+        for _ in 0..count {
+            detector.add(&WEB, packets);
+            second += 1;
+            begun += detector.tick_holding(second * S, |_| is_held).len();
+        }
+        (begun, detector.normal_pps(&Subject::Key(WEB)).unwrap())
+    };
+    let (_, before) = run(200, 2_000, false);
+    assert_eq!(run(3_600, 10, true), (0, before));
+    // A flood of it begins nevertheless.
+    assert_eq!(run(3, 20_000, true), (1, before));
+}

@@ -2,7 +2,10 @@
 
 use std::time::{Duration, SystemTime};
 
-use runtime::guard::{Action, DetectSetup, Found, Learned, Normal, Rates, Step};
+use ::guard::Verdict;
+use runtime::guard::{
+    Action, DetectSetup, FloodTotals, Found, Learned, Normal, Rates, RuleSpec, Step,
+};
 use serde_json::{Value, json};
 
 use crate::report::{counted, si};
@@ -76,27 +79,71 @@ pub fn text(step: &Step, action: Action) -> String {
     match step {
         Step::Begins(rates) => format!("flood of {}: {}", rates.of, rate(rates)),
         Step::Over(rates) => format!("the flood of {} is over: {}", rates.of, rate(rates)),
+        Step::Passes(rates) => {
+            format!(
+                "the flood of {} passes its rules: {}",
+                rates.of,
+                rate(rates)
+            )
+        }
         Step::Rule(found) => {
             let Found {
                 of,
                 spec,
+                reason,
                 sampled,
                 matched,
+                ..
             } = &**found;
             let did = match action {
                 Action::Install => format!("installed \"{}\"", spec.name),
                 Action::Propose => "proposed".to_owned(),
             };
             format!(
-                "{did} against the flood of {of} ({matched} of {sampled} sampled packets): --drop \
-                 '{}'",
-                spec.expression
+                "{did} against the flood of {of} ({matched} of {sampled} sampled packets; {}): {}",
+                reason.text(),
+                option(spec)
             )
         }
         Step::NoRule { of, why } => format!("no rule against the flood of {of}: {why}"),
         Step::Remove(name) => format!("removed \"{name}\""),
         Step::Learned(found) => learned(found),
     }
+}
+
+/// The option that has the effect of a rule.
+fn option(spec: &RuleSpec) -> String {
+    let expression = &spec.expression;
+    match spec.verdict {
+        Verdict::Challenge => format!("--challenge '{expression}'"),
+        Verdict::Limit(limit) => format!("--limit '{}/s {expression}'", limit.rate_pps()),
+        _ => format!("--drop '{expression}'"),
+    }
+}
+
+/// The verdict of a rule of detection.
+fn word(verdict: Verdict) -> &'static str {
+    match verdict {
+        Verdict::Challenge => "challenge",
+        Verdict::Limit(_) => "limit",
+        _ => "drop",
+    }
+}
+
+/// A flood in progress, for programs.
+pub fn in_progress(flood: &FloodTotals) -> Value {
+    let rules = flood.rules.iter();
+    let rules: Vec<Value> = rules
+        .map(|(name, verdict)| json!({ "name": name, "verdict": word(*verdict) }))
+        .collect();
+    json!({
+        "of": flood.of,
+        "rate_pps": flood.rate_pps,
+        "passed_pps": flood.passed_pps,
+        "dropped_pps": flood.dropped_pps,
+        "covered_percent": flood.covered_percent,
+        "rules": rules,
+    })
 }
 
 fn rate(rates: &Rates) -> String {
@@ -126,13 +173,19 @@ pub fn to_json(step: &Step, action: Action) -> Value {
     match step {
         Step::Begins(of) => rates("begins", of),
         Step::Over(of) => rates("over", of),
+        Step::Passes(of) => rates("passes", of),
         Step::Rule(found) => json!({
             "type": "flood",
             "event": "rule",
             "of": found.of,
             "name": found.spec.name,
             "match": found.spec.expression,
-            "verdict": "drop",
+            "verdict": word(found.spec.verdict),
+            "rate_pps": match found.spec.verdict {
+                Verdict::Limit(limit) => Some(limit.rate_pps()),
+                _ => None,
+            },
+            "reason": found.reason.word(),
             "expires_s": found.spec.expires_after.map(|after| after.as_secs()),
             "installed": action == Action::Install,
             "sampled": found.sampled,

@@ -2,8 +2,8 @@
 
 use ::guard::Counters;
 use export::prometheus::{Kind, Page};
-use runtime::guard::Totals;
 use runtime::guard::steer::SteerTotals;
+use runtime::guard::{FloodTotals, Totals};
 
 /// A metric of each rule: name, description, value.
 type Family = (&'static str, &'static str, fn(&Counters) -> u64);
@@ -33,6 +33,27 @@ const RULES: &[Family] = &[
         "barewire_guard_rule_answered_packets_total",
         "SYNs that a rule answered with a SYN cookie.",
         |c| c.answered,
+    ),
+];
+
+/// A metric of each flood in progress.
+type FloodFamily = (&'static str, &'static str, fn(&FloodTotals) -> u64);
+
+const FLOODS: &[FloodFamily] = &[
+    (
+        "barewire_guard_flood_packets_per_second",
+        "Packets of a flood in progress, with the normal ones, in the last second.",
+        |flood| flood.rate_pps,
+    ),
+    (
+        "barewire_guard_flood_passed_packets_per_second",
+        "Packets of a flood in progress that passed in the last second.",
+        |flood| flood.passed_pps,
+    ),
+    (
+        "barewire_guard_flood_covered_percent",
+        "Share of what exceeds the normal rate that rules stopped in the last second.",
+        |flood| flood.covered_percent,
     ),
 ];
 
@@ -116,6 +137,14 @@ pub fn page(interface: &str, dry_run: bool, totals: &Totals) -> Page {
     }
     let about = "1 if nothing is dropped.";
     one("barewire_guard_dry_run", Kind::Gauge, about, dry_run.into());
+    for (name, about, value) in FLOODS {
+        let Some(floods) = &totals.floods else { break };
+        page.family(name, Kind::Gauge, about);
+        for flood in floods {
+            let labels = [("interface", interface), ("flood", &*flood.of)];
+            page.value(name, &labels, value(flood));
+        }
+    }
     for (name, about, value) in RULES {
         page.family(name, Kind::Counter, about);
         for rule in &totals.rules {
@@ -153,6 +182,11 @@ mod tests {
             seen: counters,
             removed: counters,
             rules: vec![rule("udp"), rule("a \"b\"")],
+            floods: Some(vec![FloodTotals {
+                of: "packets to 192.0.2.0/24".into(),
+                covered_percent: 98,
+                ..FloodTotals::default()
+            }]),
             ..Totals::default()
         };
         let page = page("eth0", false, &totals);
@@ -162,6 +196,8 @@ mod tests {
             "barewire_guard_removed_packets_total{interface=\"eth0\"} 5\n",
             "barewire_guard_rule_dropped_packets_total{interface=\"eth0\",rule=\"udp\"} 3\n",
             "barewire_guard_rule_packets_total{interface=\"eth0\",rule=\"a \\\"b\\\"\"} 5\n",
+            "barewire_guard_flood_covered_percent{interface=\"eth0\",\
+             flood=\"packets to 192.0.2.0/24\"} 98\n",
         ] {
             assert!(page.text().contains(line), "{line}: {}", page.text());
         }

@@ -227,6 +227,15 @@ impl Show {
                 rate(steered.lost + steered.failed, before.lost + before.failed),
             ));
         }
+        for flood in totals.floods.iter().flatten() {
+            lines.push(format!(
+                "  flood  {:<NAME_WIDTH$} {:>12} {:>14} passed {:>6} % stopped",
+                words(&flood.of, NAME_WIDTH),
+                si(flood.rate_pps as f64, "pps"),
+                si(flood.passed_pps as f64, "pps"),
+                flood.covered_percent,
+            ));
+        }
         if let Some(more) = totals.rules.len().checked_sub(TABLE_LEN + 1) {
             lines.push(format!("  and {} more", counted(more as u64 + 1, "rule")));
         }
@@ -359,6 +368,9 @@ impl Show {
             "imbalance": totals.imbalance(),
             "rules": rules,
             "steer": totals.steer.as_ref().map(steer::to_json),
+            "floods": totals.floods.as_ref().map(|floods| {
+                floods.iter().map(flood::in_progress).collect::<Vec<_>>()
+            }),
         })
     }
 }

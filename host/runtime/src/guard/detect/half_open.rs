@@ -5,6 +5,7 @@ use std::net::IpAddr;
 
 use ::guard::detect::Handshakes;
 
+use super::key::Place;
 use super::segment::Flow;
 use crate::filter::derive::Sample;
 
@@ -65,8 +66,9 @@ impl HalfOpen {
     }
 
     /// Ends an interval in which this share of the sampled packets was lost, and with them ACKs.
-    /// Returns the number of abandoned SYNs for each destination where they are more than normal.
-    pub(super) fn tick(&mut self, lost_share: f64) -> Vec<(IpAddr, u32)> {
+    /// Returns the number of abandoned SYNs for each address, network and all addresses, where they
+    /// are more than normal.
+    pub(super) fn tick(&mut self, lost_share: f64) -> Vec<(Place, u32)> {
         let mut kept = Sample::new(KEPT_MAX);
         for syn in self.handshakes.tick() {
             self.tallies.entry(syn.destination).or_default().abandoned += 1;
@@ -76,13 +78,21 @@ impl HalfOpen {
         let excess_count = self.kept.len().saturating_sub(INTERVALS);
         self.kept.drain(..excess_count);
         let share_min = NORMAL_SHARE + lost_share;
-        let tallies = std::mem::take(&mut self.tallies).into_iter();
-        tallies
-            .filter(|(_, tally)| {
-                let all = f64::from(tally.abandoned) + f64::from(tally.completed);
-                f64::from(tally.abandoned) > all * share_min
-            })
-            .map(|(destination, tally)| (destination, tally.abandoned))
+        let mut places: BTreeMap<Place, Tally> = BTreeMap::new();
+        for (address, tally) in std::mem::take(&mut self.tallies) {
+            for place in Place::all_of(address) {
+                let sum = places.entry(place).or_default();
+                sum.abandoned += tally.abandoned;
+                sum.completed += tally.completed;
+            }
+        }
+        let is_excess = |tally: &Tally| {
+            let all = f64::from(tally.abandoned) + f64::from(tally.completed);
+            f64::from(tally.abandoned) > all * share_min
+        };
+        let excess = places.into_iter().filter(|(_, tally)| is_excess(tally));
+        excess
+            .map(|(place, tally)| (place, tally.abandoned))
             .collect()
     }
 

@@ -24,13 +24,17 @@ pub(super) struct Flow {
     pub(super) source: IpAddr,
     pub(super) destination: IpAddr,
     /// The source port, and the destination port in the lower half.
-    ports: u32,
+    pub(super) ports: u32,
 }
 
 /// A TCP segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Segment {
     pub(super) flow: Flow,
+    /// Sequence number.
+    pub(super) sequence: u32,
+    /// Acknowledgment number.
+    pub(super) acknowledged: u32,
     flags: u8,
 }
 
@@ -55,6 +59,8 @@ impl Segment {
                 destination,
                 ports: u32::from_be_bytes(*ip.get(at..)?.first_chunk()?),
             },
+            sequence: u32::from_be_bytes(*ip.get(at + 4..)?.first_chunk()?),
+            acknowledged: u32::from_be_bytes(*ip.get(at + 8..)?.first_chunk()?),
             flags: *ip.get(at + 13)?,
         })
     }
@@ -122,7 +128,10 @@ impl FlowChoice {
             IpAddr::V6(address) => address.to_bits() as u32,
         };
         let mixed = (low ^ self.salt).wrapping_mul(SPREAD[0]) ^ flow.ports;
-        (mixed.wrapping_mul(SPREAD[1]) >> 16).is_multiple_of(self.one_in)
+        let mixed = mixed.wrapping_mul(SPREAD[1]);
+        // Twice: a product's bits depend on lower ones only, and clients have even ports.
+        let mixed = (mixed ^ (mixed >> 15)).wrapping_mul(SPREAD[0]);
+        (mixed >> 16).is_multiple_of(self.one_in)
     }
 
     /// Whether a packet of such a connection is among them, by its length in Ethernet.
@@ -136,8 +145,8 @@ impl FlowChoice {
         const V6: usize = 10;
         const TCP: usize = 16;
         const HASH: usize = 20;
-        const ACCEPT: usize = 30;
-        const REFUSE: usize = 31;
+        const ACCEPT: usize = 34;
+        const REFUSE: usize = 35;
         let mut insns: Vec<Insn> = Vec::new();
         // Jumps are given by the index of their target.
         let mut add = |code: u16, jt: usize, jf: usize, k: u32| {
@@ -169,7 +178,8 @@ impl FlowChoice {
         add(0x45, HASH, 18, u32::from(SYN));
         add(0x80, 0, 0, 0);
         add(0x25, REFUSE, HASH, SHORT_MAX as u32);
-        // The hash: ports ld [x+14], tax; ld M[0], xor, mul, xor x, mul, rsh, mod, jeq.
+        // The hash: ports ld [x+14], tax; ld M[0], xor, mul, xor x, mul; tax, rsh, xor x, mul; rsh,
+        // mod, jeq.
         add(0x40, 0, 0, 14);
         add(0x07, 0, 0, 0);
         add(0x60, 0, 0, 0);
@@ -177,6 +187,10 @@ impl FlowChoice {
         add(0x24, 0, 0, SPREAD[0]);
         add(0xac, 0, 0, 0);
         add(0x24, 0, 0, SPREAD[1]);
+        add(0x07, 0, 0, 0);
+        add(0x74, 0, 0, 15);
+        add(0xac, 0, 0, 0);
+        add(0x24, 0, 0, SPREAD[0]);
         add(0x74, 0, 0, 16);
         add(0x94, 0, 0, self.one_in);
         add(0x15, ACCEPT, REFUSE, 0);
@@ -248,6 +262,30 @@ mod tests {
                 "{chosen}"
             );
             assert!(syns > 0);
+        }
+    }
+
+    /// Linux gives even ports to connections.
+    #[test]
+    fn connections_of_one_client_are_chosen_too() {
+        let mut rng = Rng::new(12);
+        for one_in in [2, 4, 16] {
+            for step in [1, 2, 4] {
+                let choice = FlowChoice::new(one_in, rng.next_u64() as u32);
+                let is_chosen = |number: &u32| {
+                    choice.has(&Flow {
+                        source: IpAddr::from([10, 99, 0, 1]),
+                        destination: IpAddr::from([10, 99, 0, 2]),
+                        ports: (32_768 + number * step) << 16 | 8_080,
+                    })
+                };
+                let chosen = (0..4_000).filter(is_chosen).count() as u32;
+                let expected = 4_000 / one_in;
+                assert!(
+                    chosen.abs_diff(expected) < expected / 3,
+                    "1/{one_in}: {chosen}"
+                );
+            }
         }
     }
 

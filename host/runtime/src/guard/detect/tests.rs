@@ -1,6 +1,13 @@
 //! Detection on simulated time: a tick a second, packets as the tap would sample them.
 
+mod benign;
+mod moving;
 mod start;
+mod world;
+
+use ::guard::Verdict;
+use bpf::cbpf::Program;
+use bpf::vm_cbpf;
 
 use super::*;
 use crate::filter::compile;
@@ -46,6 +53,15 @@ fn query(number: u32) -> Vec<u8> {
     packet(number, 17, 60 + (number % 5) as u8, &udp)
 }
 
+/// The counters of a rule that has dropped so many packets.
+fn dropped(count: u64) -> Counters {
+    Counters {
+        packets: count,
+        dropped: count,
+        ..Counters::default()
+    }
+}
+
 /// What makes packets, and how many.
 type Packets = (fn(u32) -> Vec<u8>, u32);
 
@@ -81,8 +97,8 @@ impl Run {
             }
         }
         self.second += 1;
-        let dropped = self.dropped;
-        self.detection.tick(self.second * S, |_| dropped)
+        let counters = dropped(self.dropped);
+        self.detection.tick(self.second * S, |_| Some(counters))
     }
 }
 
@@ -91,6 +107,7 @@ fn words(steps: &[Step]) -> Vec<&'static str> {
     let word = |step: &Step| match step {
         Step::Begins(_) => "begins",
         Step::Rule(_) => "rule",
+        Step::Passes(_) => "passes",
         Step::NoRule { .. } => "no rule",
         Step::Over(_) => "over",
         Step::Remove(_) => "remove",
@@ -160,12 +177,17 @@ fn a_rule_that_expires_in_a_flood_is_followed_by_another() {
 }
 
 #[test]
-fn a_flood_that_looks_like_normal_traffic_gets_no_rule() {
+fn a_flood_that_looks_like_normal_traffic_is_limited() {
     let mut run = Run::learned();
     let flood: &[Packets] = &[(query, 600)];
     assert_eq!(words(&run.second(flood)), ["begins"]);
-    let steps = run.second(flood);
-    assert_eq!(words(&steps), ["no rule"], "{steps:?}");
+    let found = rule(&run.second(flood));
+    assert_eq!(found.reason, Reason::Alike, "{found:?}");
+    // To four times the normal rate, at which it became a flood.
+    let Verdict::Limit(limit) = found.spec.verdict else {
+        panic!("{found:?}");
+    };
+    assert!((790..=810).contains(&limit.rate_pps()), "{found:?}");
     assert_eq!(run.second(flood), []);
 }
 

@@ -113,8 +113,8 @@ impl Start {
         self.second += 1;
         let (sampled, lost) = std::mem::take(&mut self.counts);
         self.detection.lost(sampled, lost);
-        let dropped = self.dropped;
-        self.detection.tick(self.second * S, |_| dropped)
+        let counters = dropped(self.dropped);
+        self.detection.tick(self.second * S, |_| Some(counters))
     }
 }
 
@@ -202,18 +202,27 @@ fn lost_acks_do_not_make_connections_half_open() {
 }
 
 #[test]
-fn a_flood_of_syns_like_those_of_clients_gets_no_rule() {
+fn a_flood_of_syns_like_those_of_clients_is_challenged() {
     let mut start = Start::new("least=1000/s,warm-up=60s,begin=1s");
     let mut steps = Vec::new();
     for _ in 0..8 {
         start.packets(3_000, client_syn);
         steps.extend(start.tick());
     }
-    assert_eq!(words(&steps), ["begins", "no rule"], "{steps:?}");
-    let Step::NoRule { why, .. } = &steps[1] else {
+    assert_eq!(words(&steps), ["begins", "rule"], "{steps:?}");
+    let Step::Rule(found) = &steps[1] else {
         panic!("{steps:?}");
     };
-    assert!(why.contains("usual clients"), "{why}");
+    assert_eq!(found.spec.verdict, Verdict::Challenge);
+    assert_eq!(found.reason, Reason::LikeClients);
+    assert!(matches(found, &client_syn(12_345)) && matches(found, &client_ack(12_345, 0)));
+    // A host that cannot answer gets a limit for SYNs.
+    let (otherwise, services) = found.otherwise.as_ref().unwrap();
+    assert_eq!(services, &[("192.0.2.1".parse().unwrap(), 80)]);
+    assert!(matches!(otherwise.verdict, Verdict::Limit(limit) if limit.rate_pps() == 1_000));
+    let program = compile(&otherwise.expression, 1).unwrap().unwrap();
+    let is_limited = |packet: Vec<u8>| vm_cbpf::run(&program, &packet, packet.len() as u32) != 0;
+    assert!(is_limited(client_syn(12_345)) && !is_limited(client_ack(12_345, 0)));
 }
 
 #[test]
@@ -293,10 +302,10 @@ fn a_rule_that_no_longer_matches_is_replaced() {
     }
     assert_eq!(
         words(&steps),
-        ["begins", "rule", "rule", "remove"],
+        ["begins", "rule", "passes", "rule", "remove"],
         "{steps:?}"
     );
-    assert_eq!(steps[3], Step::Remove(rules[0].spec.name.clone()));
+    assert_eq!(steps[4], Step::Remove(rules[0].spec.name.clone()));
     // The second rule does not test the port.
     assert!((1..200).all(|number| matches(&rules[1], &walking(number * 9_999))));
 }
