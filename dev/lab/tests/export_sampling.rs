@@ -96,7 +96,7 @@ fn rates(capture: &Path, program: &Path, format: &str, args: &[&str]) -> Vec<u64
     let mut process = Process::spawn(&mut command).unwrap();
     wait_bound("udp", port);
     let url = format!("{format}:udp://127.0.0.1:{port}?rate=5000");
-    let run = run(capture, &[args, &["--export", &url]].concat()).unwrap();
+    let run = run(capture, &[args, &["--export", &url]].concat());
     let count = run.export()["exported"]["packets"].as_u64().unwrap() as usize;
     assert!(count > 1, "{format} {args:?}: {}", run.export());
     let until = Instant::now() + LIMIT;
@@ -162,7 +162,7 @@ fn tshark_reads_the_rate_and_the_method() {
     {
         let file = folder.0.join(format!("{at}.ipfix"));
         let url = format!("ipfix:{}", file.display());
-        run(&capture, &[args, &["--export", &url][..]].concat()).unwrap();
+        run(&capture, &[args, &["--export", &url][..]].concat());
         let values = |field: &str| -> BTreeSet<String> {
             let rows = tshark::fields(&file, &[field], &[]).unwrap();
             let words = rows.iter().flatten().flat_map(|row| row.split(','));
