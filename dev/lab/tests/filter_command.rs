@@ -212,7 +212,7 @@ fn syns_behind(link_type: u32, header: &[u8]) -> TempFile {
     let mut bytes = raw[..20].to_vec();
     bytes.extend(link_type.to_le_bytes());
     let mut rest = &raw[24..];
-    while let [time, lengths] = &rest[..16].as_chunks::<8>().0[..] {
+    while let [time, lengths] = rest[..16].as_chunks::<8>().0 {
         let len = u32::from_le_bytes(*lengths.first_chunk().unwrap()) as usize;
         bytes.extend(time);
         bytes.extend(((header.len() + len) as u32).to_le_bytes().repeat(2));

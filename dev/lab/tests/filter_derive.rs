@@ -256,11 +256,11 @@ fn a_payload_is_found_in_a_sample_with_good_packets() {
     let mut datagram = |is_flood: bool| {
         let source = match is_flood {
             true => random() | 1,
-            false => 0x0a09_0000 | random() % 16,
+            false => 0x0a09_0000 | (random() % 16),
         };
         let ports = match is_flood {
             true => random() << 16 | random() & 0xffff,
-            false => 53 << 16 | 1_024 + random() % 60_000,
+            false => (53 << 16) | (1_024 + random() % 60_000),
         };
         let mut payload = (random() as u16).to_be_bytes().to_vec();
         match is_flood {

@@ -136,8 +136,8 @@ fn a_flood_that_changes_is_covered_again_each_time() {
 fn seconds(process: &Process) -> f64 {
     let stdout = process.stdout();
     let values = stdout.lines().filter_map(|l| serde_json::from_str(l).ok());
-    let seconds = values.filter_map(|value: Value| value["seconds"].as_f64());
-    seconds.last().unwrap_or_default()
+    let mut seconds = values.filter_map(|value: Value| value["seconds"].as_f64());
+    seconds.next_back().unwrap_or_default()
 }
 
 fn is_covered(pair: &Pair, process: &Process, raw: &Raw, shape: u32, random: &mut Random) {

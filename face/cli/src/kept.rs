@@ -78,7 +78,7 @@ fn walk(name: &str, command: &Command, matches: &ArgMatches, outputs: &mut Vec<P
         let output = OUTPUTS.iter().find(|row| (row.0, row.1) == (name, id));
         if let Some((_, _, is_file)) = output {
             let values = matches.try_get_raw(id).ok().flatten().filter(|_| *is_file);
-            outputs.extend(values.into_iter().flatten().map(|value| output_path(value)));
+            outputs.extend(values.into_iter().flatten().map(output_path));
             continue;
         }
         if !may_be_file(arg) {

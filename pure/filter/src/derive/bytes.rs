@@ -58,10 +58,10 @@ pub(super) fn shared(class: Class, packets: &[Packet<'_>]) -> Vec<Test> {
             // A load has 1, 2 or 4 bytes.
             let len = [4, 2, 1].into_iter().find(|len| at + len <= end)?;
             let (mut mask, mut value) = (0, 0);
-            for at in at..at + len {
+            for (at, byte) in of_first.iter().enumerate().skip(at).take(len) {
                 let is_same = same.binary_search(&at).is_ok();
                 mask = mask << 8 | if is_same { 0xff } else { 0 };
-                value = value << 8 | if is_same { of_first[at].into() } else { 0 };
+                value = value << 8 | if is_same { u128::from(*byte) } else { 0 };
             }
             (mask != 0).then(|| Test::one_of(field(class, at, len, mask), vec![value]))
         })
