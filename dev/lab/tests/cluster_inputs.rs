@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use lab::dropin::Dropin;
 use lab::inline::{Inline, X, Y};
+use lab::metrics::scrape;
 use lab::oracle::TempFile;
 use lab::packet::{Raw, Udp, number_of};
 use lab::process::{Process, Signal, barewire};
@@ -32,6 +33,18 @@ fn state(status: &Value, number: usize) -> (String, u64) {
     let input = &status["inputs"][number];
     let state = input["state"].as_str().unwrap_or_default();
     (state.to_owned(), input["losses"].as_u64().unwrap_or(99))
+}
+
+/// Waits until a cluster ends by itself with this code; its totals, and what it wrote.
+fn wait_code(mut cluster: Cluster, code: i32) -> (Value, String) {
+    let finished = cluster.process.wait(LIMIT).unwrap();
+    assert_eq!(finished.code(), Some(code), "{finished:?}");
+    let totals: Value = serde_json::from_str(finished.stdout.lines().last().unwrap()).unwrap();
+    assert_eq!(
+        (&totals["type"], &totals["imbalance"]),
+        (&"totals".into(), &0.into())
+    );
+    (totals, finished.stderr)
 }
 
 /// What `cluster show` prints.
@@ -75,8 +88,12 @@ fn a_cluster_goes_on_without_an_input_and_takes_it_back() {
             "barewire_cluster_input_up{{cluster=\"{name}\",port=\"{}\"}} 0",
             ports[0]
         );
-        while !cluster.metrics(row.ns()).contains(&down) {
-            assert!(Instant::now() < until, "{}", cluster.metrics(row.ns()));
+        while !scrape(row.ns(), &cluster.process).unwrap().contains(&down) {
+            assert!(
+                Instant::now() < until,
+                "{}",
+                scrape(row.ns(), &cluster.process).unwrap()
+            );
             std::thread::sleep(Duration::from_millis(100));
         }
         send(row.b(), row.a(), COUNT..2 * COUNT);
@@ -99,7 +116,7 @@ fn a_cluster_goes_on_without_an_input_and_takes_it_back() {
         for port in [X, Y] {
             row.ns().ip(["link", "delete", port]).unwrap();
         }
-        let (totals, said) = cluster.wait_code(4);
+        let (totals, said) = wait_code(cluster, 4);
         let what = format!("{ports:?}: {totals}\n{said}");
         assert!(said.contains("the other inputs continue"), "{what}");
         assert!(said.contains("has been deleted"), "{what}");
@@ -133,7 +150,7 @@ fn a_cluster_without_inputs_and_its_readers_end_with_code_4() {
         send(&pair.left, &pair.right, 0..100);
         cluster.wait_delivered(100);
         pair.right.delete().unwrap();
-        let (totals, said) = cluster.wait_code(4);
+        let (totals, said) = wait_code(cluster, 4);
         assert!(said.contains("has been deleted"), "{scheme}: {said}");
         assert_eq!(totals["imbalance"], 0, "{totals}");
         for (mut reader, file) in readers.into_iter().zip(&files) {
