@@ -55,6 +55,20 @@ fn shown(name: &str) -> String {
     shown.wait(LIMIT).unwrap().checked().unwrap().stdout
 }
 
+/// Waits until the metrics show that an input is gone.
+fn wait_down(cluster: &Cluster, row: &Inline, name: &str, port: &str) {
+    let until = Instant::now() + LIMIT;
+    let down = format!("barewire_cluster_input_up{{cluster=\"{name}\",port=\"{port}\"}} 0");
+    loop {
+        let page = scrape(row.ns(), &cluster.process).unwrap();
+        if page.contains(&down) {
+            return;
+        }
+        assert!(Instant::now() < until, "{page}");
+        std::thread::sleep(Duration::from_millis(100));
+    }
+}
+
 /// One of two inputs is deleted: packets of the other one still arrive. It is made again, and is
 /// received from again. All are deleted: the cluster and its readers end with code 4.
 #[test]
@@ -83,19 +97,7 @@ fn a_cluster_goes_on_without_an_input_and_takes_it_back() {
             "{}",
             shown(&name)
         );
-        let until = Instant::now() + LIMIT;
-        let down = format!(
-            "barewire_cluster_input_up{{cluster=\"{name}\",port=\"{}\"}} 0",
-            ports[0]
-        );
-        while !scrape(row.ns(), &cluster.process).unwrap().contains(&down) {
-            assert!(
-                Instant::now() < until,
-                "{}",
-                scrape(row.ns(), &cluster.process).unwrap()
-            );
-            std::thread::sleep(Duration::from_millis(100));
-        }
+        wait_down(&cluster, &row, &name, &ports[0]);
         send(row.b(), row.a(), COUNT..2 * COUNT);
         cluster.wait_delivered(2 * COUNT);
 
