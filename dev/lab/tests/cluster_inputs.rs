@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use lab::dropin::Dropin;
 use lab::inline::{Inline, X, Y};
+use lab::metrics::scrape;
 use lab::oracle::TempFile;
 use lab::packet::{Raw, Udp, number_of};
 use lab::process::{Process, Signal, barewire};
@@ -34,12 +35,38 @@ fn state(status: &Value, number: usize) -> (String, u64) {
     (state.to_owned(), input["losses"].as_u64().unwrap_or(99))
 }
 
+/// Waits until a cluster ends by itself with this code; its totals, and what it wrote.
+fn wait_code(mut cluster: Cluster, code: i32) -> (Value, String) {
+    let finished = cluster.process.wait(LIMIT).unwrap();
+    assert_eq!(finished.code(), Some(code), "{finished:?}");
+    let totals: Value = serde_json::from_str(finished.stdout.lines().last().unwrap()).unwrap();
+    assert_eq!(
+        (&totals["type"], &totals["imbalance"]),
+        (&"totals".into(), &0.into())
+    );
+    (totals, finished.stderr)
+}
+
 /// What `cluster show` prints.
 fn shown(name: &str) -> String {
     let mut command = Command::new(barewire().unwrap());
     let shown = Process::spawn(command.args(["cluster", "show", name])).unwrap();
     let mut shown = shown;
     shown.wait(LIMIT).unwrap().checked().unwrap().stdout
+}
+
+/// Waits until the metrics show that an input is gone.
+fn wait_down(cluster: &Cluster, row: &Inline, name: &str, port: &str) {
+    let until = Instant::now() + LIMIT;
+    let down = format!("barewire_cluster_input_up{{cluster=\"{name}\",port=\"{port}\"}} 0");
+    loop {
+        let page = scrape(row.ns(), &cluster.process).unwrap();
+        if page.contains(&down) {
+            return;
+        }
+        assert!(Instant::now() < until, "{page}");
+        std::thread::sleep(Duration::from_millis(100));
+    }
 }
 
 /// One of two inputs is deleted: packets of the other one still arrive. It is made again, and is
@@ -70,15 +97,7 @@ fn a_cluster_goes_on_without_an_input_and_takes_it_back() {
             "{}",
             shown(&name)
         );
-        let until = Instant::now() + LIMIT;
-        let down = format!(
-            "barewire_cluster_input_up{{cluster=\"{name}\",port=\"{}\"}} 0",
-            ports[0]
-        );
-        while !cluster.metrics(row.ns()).contains(&down) {
-            assert!(Instant::now() < until, "{}", cluster.metrics(row.ns()));
-            std::thread::sleep(Duration::from_millis(100));
-        }
+        wait_down(&cluster, &row, &name, &ports[0]);
         send(row.b(), row.a(), COUNT..2 * COUNT);
         cluster.wait_delivered(2 * COUNT);
 
@@ -99,7 +118,7 @@ fn a_cluster_goes_on_without_an_input_and_takes_it_back() {
         for port in [X, Y] {
             row.ns().ip(["link", "delete", port]).unwrap();
         }
-        let (totals, said) = cluster.wait_code(4);
+        let (totals, said) = wait_code(cluster, 4);
         let what = format!("{ports:?}: {totals}\n{said}");
         assert!(said.contains("the other inputs continue"), "{what}");
         assert!(said.contains("has been deleted"), "{what}");
@@ -133,7 +152,7 @@ fn a_cluster_without_inputs_and_its_readers_end_with_code_4() {
         send(&pair.left, &pair.right, 0..100);
         cluster.wait_delivered(100);
         pair.right.delete().unwrap();
-        let (totals, said) = cluster.wait_code(4);
+        let (totals, said) = wait_code(cluster, 4);
         assert!(said.contains("has been deleted"), "{scheme}: {said}");
         assert_eq!(totals["imbalance"], 0, "{totals}");
         for (mut reader, file) in readers.into_iter().zip(&files) {

@@ -36,7 +36,7 @@ pub(crate) fn unique() -> String {
 /// A running cluster on the right end of a pair.
 pub(crate) struct Cluster {
     name: String,
-    process: Process,
+    pub(crate) process: Process,
 }
 
 impl Cluster {
@@ -79,23 +79,8 @@ impl Cluster {
         Self::totals(finished)
     }
 
-    /// Its Prometheus metrics, of the namespace that it runs in.
-    pub(crate) fn metrics(&self, ns: &Netns) -> String {
-        lab::metrics::scrape(ns, &self.process).unwrap()
-    }
-
-    /// Waits until it ends by itself with this code; returns its totals, and what it wrote.
-    pub(crate) fn wait_code(mut self, code: i32) -> (Value, String) {
-        let finished = self.process.wait(LIMIT).unwrap();
-        assert_eq!(finished.code(), Some(code), "{finished:?}");
-        (Self::last(&finished), finished.stderr)
-    }
-
     fn totals(finished: Finished) -> Value {
-        Self::last(&finished.checked().unwrap())
-    }
-
-    fn last(finished: &Finished) -> Value {
+        let finished = finished.checked().unwrap();
         let last = finished.stdout.lines().last().unwrap();
         let totals: Value = serde_json::from_str(last).unwrap();
         assert_eq!(

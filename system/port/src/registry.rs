@@ -70,7 +70,7 @@ pub struct Backend {
     /// Whether its filter decides which packets are taken from the host, and is therefore not up to
     /// a reader.
     pub filter_takes: bool,
-    /// The right that an open port needs to read its counters, if any.
+    /// The right that an open port needs to read its counters or to receive, if any.
     pub to_count: fn() -> Option<Capability>,
     /// The rights that opening a port for receiving needs.
     pub to_receive: &'static [Capability],

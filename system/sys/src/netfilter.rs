@@ -8,6 +8,7 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 
 use crate::netlink::{Message, Socket};
+use crate::privileges::{self, Capability};
 use crate::{Error, ErrorKind, Result, Unsupported};
 
 /// Numbers of the subsystems, the upper byte of message types.
@@ -91,8 +92,14 @@ fn what(kind: &str, number: u16) -> String {
 /// Errors of binding, in the words of what was to be done.
 fn explain(what: String, number: &str, error: &Error) -> Error {
     let why = error.why().to_owned();
+    let is_taken = match error.kind() {
+        ErrorKind::Busy => true,
+        // The kernel's code for one that belongs to another process, too.
+        ErrorKind::Permission => privileges::has(Capability::NetAdmin),
+        _ => false,
+    };
     match error.kind() {
-        ErrorKind::Busy => {
+        _ if is_taken => {
             let why = format!("another process receives from {number}");
             Error::new(ErrorKind::Busy, what, why).with_hint("use a number of its own in the rule")
         }

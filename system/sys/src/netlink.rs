@@ -518,7 +518,7 @@ fn messages(mut bytes: &[u8]) -> impl Iterator<Item = (Head, &[u8])> {
     })
 }
 
-/// The messages in one piece that was read from a socket: their types, and what is behind their
+/// The messages in one piece that was read from a socket: their types, and what follows their
 /// headers.
 pub fn split(bytes: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
     messages(bytes).map(|(head, body)| (head.kind, body))

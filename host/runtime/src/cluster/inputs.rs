@@ -8,10 +8,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use port::{PortControl, PortOptions, RxQueue};
+use port::{Intake, PortControl, PortOptions, RxQueue};
 use sys::{Error, ErrorKind, Result};
 
 use super::mover::{Mover, Out};
+use super::setup::Setup;
 use super::{Event, Shared, lock};
 use crate::worker::{self, Ended, Pacing};
 
@@ -69,6 +70,24 @@ pub(super) struct Source {
     pub options: PortOptions,
     /// Whether packets are sent by it as well: the cluster ends without it.
     pub is_needed: bool,
+}
+
+impl Setup {
+    /// What the inputs were opened with; empty if they are capture files, merged into one port.
+    pub(super) fn sources(&self, intake: Intake, options: &PortOptions) -> Vec<Source> {
+        if intake == Intake::File {
+            return Vec::new();
+        }
+        let source = |name: &String| {
+            let options = self.input(name, options);
+            Source {
+                name: name.clone(),
+                is_needed: options.direction.has_tx(),
+                options,
+            }
+        };
+        self.inputs.iter().map(source).collect()
+    }
 }
 
 /// The inputs as the thread that moves packets knows them.

@@ -218,7 +218,7 @@ impl Setup {
     }
 
     /// The options of an input.
-    fn input(&self, name: &str, options: &PortOptions) -> PortOptions {
+    pub(super) fn input(&self, name: &str, options: &PortOptions) -> PortOptions {
         let sends = self.returns.iter().any(|it| it.port == name);
         PortOptions {
             direction: if sends {
@@ -230,20 +230,15 @@ impl Setup {
         }
     }
 
-    /// What the inputs were opened with; empty if they are capture files, merged into one port.
-    fn sources(&self, intake: Intake, options: &PortOptions) -> Vec<Source> {
-        if intake == Intake::File {
-            return Vec::new();
-        }
-        let source = |name: &String| {
-            let options = self.input(name, options);
-            Source {
-                name: name.clone(),
-                is_needed: options.direction.has_tx(),
-                options,
+    /// Checks that packets of this link type can be cleaned up as wanted.
+    fn check_cleanup(&self, link_type: LinkType) -> Result<()> {
+        for application in &self.applications {
+            if let Err(why) = application.cleanup.check(link_type) {
+                let why = format!("application {}: {why}", application.name);
+                return Err(Error::new(ErrorKind::Unsupported, what(&self.name), why));
             }
-        };
-        self.inputs.iter().map(source).collect()
+        }
+        Ok(())
     }
 
     /// Opens the inputs; those that send as well are returned without and with their sending
@@ -380,13 +375,7 @@ pub fn open(setup: &Setup) -> Result<Opened> {
         (None, _) => WhenFull::Block(None),
     };
     let link_type = LinkType(description.link_type);
-    for application in &setup.applications {
-        if let Err(why) = application.cleanup.check(link_type) {
-            let name = &application.name;
-            let why = format!("application {name}: {why}");
-            return Err(Error::new(ErrorKind::Unsupported, what(&setup.name), why));
-        }
-    }
+    setup.check_cleanup(link_type)?;
     let others = setup.allow.iter().map(|user| user.uid);
     let sources = setup.sources(description.intake, &options);
     Ok(Opened {

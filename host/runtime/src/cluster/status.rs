@@ -217,8 +217,8 @@ impl Status {
             let counts = &queue.counts;
             let _ = writeln!(
                 out,
-                "queue\tindex={}\tapplication={}\treader={}\tmemory={}\treaders={}\tdepth={}\tlen={}\
-                 \thanded={}\treturned={}\tlost={}\tdropped={}\trefused={}\tsent={}\
+                "queue\tindex={}\tapplication={}\treader={}\tmemory={}\treaders={}\tdepth={}\
+                 \tlen={}\thanded={}\treturned={}\tlost={}\tdropped={}\trefused={}\tsent={}\
                  \tsent_passed={}\tsent_copied={}\tsent_dropped={}\tsent_refused={}",
                 queue.index,
                 plain(&queue.application),
@@ -416,6 +416,14 @@ fn decode(text: &str, what: impl Fn() -> String) -> Result<Status> {
 mod tests {
     use super::*;
 
+    fn gone(port: &str, losses: u64) -> InputPort {
+        InputPort {
+            port: port.into(),
+            is_gone: true,
+            losses,
+        }
+    }
+
     #[test]
     fn a_status_is_read_as_written() {
         let status = Status {
@@ -455,11 +463,7 @@ mod tests {
                 dropped: 2,
                 merge_ms: 20,
                 late: 5,
-                each: vec![InputPort {
-                    port: "eth1".into(),
-                    is_gone: true,
-                    losses: 3,
-                }],
+                each: vec![gone("eth1", 3)],
             },
             queues: (0..3)
                 .map(|index| QueueStatus {
