@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use lab::process::Process;
+use lab::watch::Ending;
 use lab::{Pair, Veth, require, skip};
 use serde_json::Value;
 
@@ -100,7 +101,8 @@ fn beside_connections(pair: &Pair, action: &str) -> (Value, Value) {
     let address = SocketAddr::from((pair.right.ipv4, PORT));
     let listener = pair.right.ns.run(|| TcpListener::bind(address)).unwrap();
     let listener = listener.unwrap();
-    let is_over = AtomicBool::new(false);
+    // The server goes last: it must answer connections that have begun.
+    let (is_over, is_served) = (AtomicBool::new(false), AtomicBool::new(false));
     let client = || {
         let mut count = 0;
         while !is_over.load(Ordering::Relaxed) {
@@ -111,7 +113,8 @@ fn beside_connections(pair: &Pair, action: &str) -> (Value, Value) {
         count
     };
     std::thread::scope(|scope| {
-        scope.spawn(|| serve(&listener, &is_over));
+        scope.spawn(|| serve(&listener, &is_served));
+        let _ending = Ending(&is_served);
         let client = scope.spawn(|| pair.left.ns.run(client).unwrap());
         // A panic must end the other threads, too.
         let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| run(pair, action)));
