@@ -80,7 +80,7 @@ fn networks_and_errors_are_those_of_the_original() {
     if system.exists() {
         assert_eq!(ours, run(&ns, system, &names));
     }
-    assert!(ours.contains("'lo:1' 0 0x20000c0 0xe0ffffff"), "{ours}");
+    assert!(ours.contains("'lo:1' 0 0x200c0 0xe0ffffff"), "{ours}");
     // Names of ports: the interface's network, and errors with the whole name.
     let ports = [
         "afpacket:lo",
