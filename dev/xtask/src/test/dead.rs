@@ -144,7 +144,7 @@ fn suite() -> Result<PathBuf> {
     let output = command.stderr(Stdio::inherit()).output()?;
     ensure!(output.status.success(), "the tests do not build");
     let text = String::from_utf8_lossy(&output.stdout);
-    let messages = text.lines().filter_map(|line| {
+    let mut messages = text.lines().filter_map(|line| {
         let message: serde_json::Value = serde_json::from_str(line).ok()?;
         let is_it = message["target"]["name"] == "all";
         message["executable"]
@@ -152,7 +152,7 @@ fn suite() -> Result<PathBuf> {
             .filter(|_| is_it)
             .map(PathBuf::from)
     });
-    messages.last().context("cargo named no test binary")
+    messages.next_back().context("cargo named no test binary")
 }
 
 /// The names of its tests.
