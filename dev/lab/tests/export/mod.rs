@@ -166,14 +166,14 @@ pub fn run(file: &Path, args: &[&str]) -> Run {
         "{}: {finished:?}",
         file.display()
     );
-    let mut code = 0;
+    let mut is_lost = false;
     for export in summary["exports"].as_array().unwrap() {
         assert_eq!(export["imbalance"], 0, "{export}");
-        if export["dropped"] != serde_json::json!({}) {
-            code = RECORDS_LOST;
-        }
+        is_lost |= export["dropped"] != serde_json::json!({});
     }
-    assert_eq!(finished.code(), Some(code), "{finished:?}");
+    // What a format cannot carry is dropped too, and is no loss.
+    let is_reported = is_lost && finished.code() == Some(RECORDS_LOST);
+    assert!(finished.success() || is_reported, "{finished:?}");
     Run {
         summary,
         flows: lines,
