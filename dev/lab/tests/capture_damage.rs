@@ -206,7 +206,7 @@ fn check(what: &str, bytes: &[u8], expected: &[Row], offset: Option<usize>) {
             assert!(error.contains(&place), "{what}: {place}: {error}");
         }
     }
-    if bytes.len() % 4 != 0 {
+    if !bytes.len().is_multiple_of(4) {
         return;
     }
     // Lines are those of the same packets.
