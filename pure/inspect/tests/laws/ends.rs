@@ -531,3 +531,22 @@ fn names_of_servers_are_read_as_far_as_their_lengths_agree() {
     let found = tcp(443, &[(Forward, &hello_with(&list(&name(&long))))]);
     assert_eq!(text(&found, Field::TlsSni), format!("{most}..."));
 }
+
+/// A gap in a body, up to all of it, is skipped; one byte more ends the side.
+#[test]
+fn gaps_in_bodies_of_rtsp() {
+    let head = "RTSP/1.0 100 x\r\nContent-Length: 20\r\n\r\n";
+    let server = format!("{head}{}RTSP/1.0 204 x\r\n\r\n", "x".repeat(20));
+    for (at, len, status) in [
+        (0, 20, "204"),
+        (0, 1, "204"),
+        (19, 1, "204"),
+        (5, 10, "204"),
+        (0, 21, "-"),
+        (19, 2, "-"),
+    ] {
+        let pieces = [(Reverse, server.as_bytes())];
+        let found = Laws::default().with_gap(&pieces, [40_000, 554], head.len() + at, len);
+        assert_eq!(text(&found, Field::RtspStatus), status, "{len} from {at}");
+    }
+}

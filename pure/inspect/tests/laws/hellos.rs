@@ -378,3 +378,32 @@ fn gaps_in_hellos_that_need_not_be_read() {
         assert!(!found.has(Field::TlsSni), "{len} and one more from {at}");
     }
 }
+
+/// A HelloRetryRequest has the hash of its name for its random, wherever the segments end (RFC 8446
+/// section 4.1.3).
+#[test]
+fn retries_are_known_by_all_bytes_of_their_random() {
+    let random = Sha256::digest("HelloRetryRequest");
+    let answer = |random: &[u8]| {
+        let version = extension(43, &[3, 4]);
+        let body = [&[3, 3][..], random, &[0, 0x13, 1, 0], &sized(&version)];
+        record(2, &body.concat())
+    };
+    let hello = usual(&mut Rng(7)).hello();
+    let mut tried = Laws::default();
+    let mut is_retry = |random: &[u8]| {
+        let answer = answer(random);
+        let pieces = [(Forward, &hello[..]), (Reverse, &answer[..])];
+        let whole = tried.whole(&pieces, [40_000, 443]);
+        for step in [1, 5, 13] {
+            assert_eq!(tried.cut(&pieces, [40_000, 443], step), whole, "{step}");
+        }
+        whole.application.has(Field::TlsRetry)
+    };
+    assert!(is_retry(&random));
+    for at in 0..random.len() {
+        let mut other = random;
+        other[at] ^= 1;
+        assert!(!is_retry(&other), "{at}");
+    }
+}
