@@ -92,8 +92,8 @@ const PROMPT_INTERVAL_NS: u64 = PROMPT_SLEEP.as_nanos() as u64 / 4;
 /// How late the kernel may end a `Prompt` sleep so that it coincides with other timers. The default
 /// is half of the sleep itself.
 const PROMPT_SLACK: Duration = Duration::from_micros(5);
-/// The time slice of a thread with `Prompt` sleeps, which is the least that the kernel accepts. With
-/// the usual one of about 3 ms, each wake-up may wait that long for another thread of its processor.
+/// The time slice of a thread with `Prompt` sleeps, the least that the kernel accepts. With the
+/// usual one of about 3 ms, each wake-up may wait that long for another thread of its processor.
 const PROMPT_SLICE: Duration = Duration::from_micros(100);
 
 /// How long `drain` waits for a block that the kernel has begun; several times the usual timeout.
