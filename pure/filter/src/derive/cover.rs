@@ -92,7 +92,7 @@ fn other_sizes(
     }
     let all: Vec<u32> = (0..table.flood.len() as u32).collect();
     let state = senders(table, &table.passing_flood(&shape, &all))?;
-    let tests = tests(table, &state);
+    let tests = tests(table, &state)?;
     let taken = table.passing_flood(&tests, rest);
     if taken.len() < totals.least {
         return None;
@@ -128,22 +128,22 @@ fn clause(table: &Table<'_>, rows: &[u32], totals: &Totals) -> Option<(Vec<Test>
     let lasting = search::best(table, rows, Effort::Lasting, totals.least);
     if let Some(state) = lasting {
         let state = trim::of(table, state, Effort::Lasting);
-        return Some((tests(table, &state), false));
+        return Some((tests(table, &state)?, false));
     }
     // Good packets among the flood's also differ from others in what changes from run to run.
     if is_explained(table, &[], rows.len(), totals) {
         return None;
     }
     if let Some(state) = senders(table, rows) {
-        return Some((tests(table, &state), true));
+        return Some((tests(table, &state)?, true));
     }
     let fragile = search::best(table, rows, Effort::Fragile, totals.least)?;
-    Some((tests(table, &fragile), true))
+    Some((tests(table, &fragile)?, true))
 }
 
 /// Everything that the flood's packets of a state have in common, and what else excludes the good
-/// ones.
-fn tests(table: &Table<'_>, state: &State) -> Vec<Test> {
+/// ones; `None` if the tests of the state do not exclude all of them.
+fn tests(table: &Table<'_>, state: &State) -> Option<Vec<Test>> {
     let mut tests = state.hull.clone();
     // What has one value is among it already.
     let is_more = |test: &&Test| test.is_positive_list() && test.choice_count() > 1;
@@ -158,12 +158,15 @@ fn tests(table: &Table<'_>, state: &State) -> Vec<Test> {
     let all: Vec<u32> = (0..table.good.len() as u32).collect();
     let mut bad = table.passing(&tests, &all);
     while !bad.is_empty() {
-        let others = state.chosen.iter().chain(&state.earlier).rev();
-        let left = others.map(|test| (table.passing(std::slice::from_ref(test), &bad), test));
-        let Some((left, test)) = left.min_by_key(|(left, _)| left.len()) else {
-            break;
-        };
-        debug_assert!(left.len() < bad.len());
+        // A list above may have taken the place of a test of the hull that excluded more.
+        let others = state.hull.iter().chain(&state.chosen).chain(&state.earlier);
+        let left = others
+            .rev()
+            .map(|test| (table.passing(std::slice::from_ref(test), &bad), test));
+        let (left, test) = left.min_by_key(|(left, _)| left.len())?;
+        if left.len() == bad.len() {
+            return None;
+        }
         tests.push(test.clone());
         bad = left;
     }
@@ -175,7 +178,7 @@ fn tests(table: &Table<'_>, state: &State) -> Vec<Test> {
             }
         }
     }
-    tests
+    Some(tests)
 }
 
 /// Whether so many packets that pass these tests may be good ones in the sample of the flood.

@@ -259,6 +259,32 @@ fn reflected_answers_share_their_source_ports() {
 }
 
 #[test]
+fn a_list_of_networks_does_not_readmit_what_common_fields_exclude() {
+    let mut random = Random(0x1e7);
+    let mut of = |net: u32, bits: u32, count: usize, ttl: u8| {
+        let one = |_| {
+            let source = net | random.below(1 << bits) as u32;
+            udp(source, (123, 53), ttl, b"12345678")
+        };
+        Vec::from_iter((0..count).map(one))
+    };
+    let flood = [
+        of(0x0a00_0000, 16, 450, 64),
+        of(0x0a03_0000, 16, 450, 64),
+        of(0xac10_0000, 16, 100, 128),
+    ];
+    let good = [
+        of(0x4000_0000, 29, 450, 64),
+        of(0x4000_0000, 29, 450, 128),
+        of(0x0a00_0000, 16, 20, 128),
+        of(0x0a03_0000, 16, 20, 128),
+        of(0x0a01_0000, 16, 10, 64),
+        of(0xac10_0000, 16, 10, 64),
+    ];
+    law(&flood.concat(), &good.concat(), 0);
+}
+
+#[test]
 fn a_group_is_split_or_values_are_excluded() {
     let mut random = Random(0x5111);
     let with = |window: u16, random: &mut Random| {
