@@ -1,35 +1,52 @@
 //! The services that listen on this host, from `/proc/net/tcp` and `tcp6` (Linux
 //! `net/ipv4/tcp_ipv4.c`, `get_tcp4_sock`).
 
-use std::fs;
+use std::fs::{self, File};
+use std::io::{BufRead, BufReader};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 const TABLES: [&str; 2] = ["/proc/thread-self/net/tcp", "/proc/thread-self/net/tcp6"];
+/// Whether sockets on all addresses of IPv6 exclude IPv4 unless they say otherwise (ipv6(7)).
+const V6_ONLY: &str = "/proc/sys/net/ipv6/bindv6only";
 /// `TCP_LISTEN`, in hexadecimal.
 const LISTEN: &str = "0A";
 
-/// Whether all of these services listen on this host.
+/// Whether all of these services are at addresses of this host, and listen there.
 pub(super) fn listen(services: &[(IpAddr, u16)]) -> bool {
-    let tables: Vec<String> = TABLES
-        .iter()
-        .filter_map(|path| fs::read_to_string(path).ok())
-        .collect();
+    // What is forwarded to other hosts is not answered by listeners of this one.
+    let own = sys::address::all().unwrap_or_default();
+    let is_own = |address: &IpAddr| own.iter().any(|own| own.addr == *address);
+    if !services.iter().all(|(address, _)| is_own(address)) {
+        return false;
+    }
+    let tables = TABLES.iter().filter_map(|path| File::open(path).ok());
     let listeners: Vec<(IpAddr, u16)> = tables
-        .iter()
-        .flat_map(|table| table.lines().filter_map(listener))
+        .flat_map(|table| listeners_of(BufReader::new(table)))
         .collect();
-    services.iter().all(|service| has(&listeners, *service))
+    let has_v4 = fs::read_to_string(V6_ONLY).is_ok_and(|setting| setting.trim() == "0");
+    services
+        .iter()
+        .all(|service| has(&listeners, *service, has_v4))
 }
 
-/// Whether one of the listeners accepts connections to a service. Those on all addresses of IPv6
-/// accept connections over IPv4 as well, unless they exclude that, which the table does not show.
-fn has(listeners: &[(IpAddr, u16)], (address, port): (IpAddr, u16)) -> bool {
+/// The listeners of a table. The kernel lists them before all connections, which may be many and
+/// are not read.
+fn listeners_of(table: impl BufRead) -> Vec<(IpAddr, u16)> {
+    let rows = table.lines().skip(1);
+    rows.map_while(|row| listener(&row.ok()?)).collect()
+}
+
+/// Whether one of the listeners accepts connections to a service. If `has_v4`, those on all
+/// addresses of IPv6 accept connections over IPv4 as well, unless the socket itself excludes that,
+/// which the table does not show.
+fn has(listeners: &[(IpAddr, u16)], (address, port): (IpAddr, u16), has_v4: bool) -> bool {
     listeners.iter().any(|(local, local_port)| {
+        let local = local.to_canonical();
         let is_all = match local {
             IpAddr::V4(local) => local.is_unspecified() && address.is_ipv4(),
-            IpAddr::V6(local) => local.is_unspecified(),
+            IpAddr::V6(local) => local.is_unspecified() && (has_v4 || address.is_ipv6()),
         };
-        *local_port == port && (is_all || local.to_canonical() == address)
+        *local_port == port && (is_all || local == address)
     })
 }
 
@@ -79,10 +96,47 @@ mod tests {
             let other = stream.local_addr().unwrap().port();
             assert!(!listen(&[(ip, local.port()), (ip, other)]), "{local}");
         }
-        // One on an address is none on another one.
-        let listeners = [("127.0.0.1".parse().unwrap(), 80)];
-        assert!(!has(&listeners, ("192.0.2.1".parse().unwrap(), 80)));
-        let all = [(IpAddr::V6(Ipv6Addr::UNSPECIFIED), 80)];
-        assert!(has(&all, ("192.0.2.1".parse().unwrap(), 80)));
+    }
+
+    #[test]
+    fn a_listener_is_one_of_its_addresses() {
+        let service = |address: &str| -> (IpAddr, u16) { (address.parse().unwrap(), 80) };
+        for (local, address, is_one) in [
+            ("127.0.0.1", "192.0.2.1", false),
+            ("0.0.0.0", "192.0.2.1", true),
+            ("0.0.0.0", "2001:db8::1", false),
+            ("::ffff:192.0.2.1", "192.0.2.1", true),
+            ("::", "2001:db8::1", true),
+        ] {
+            let listeners = [service(local)];
+            for has_v4 in [false, true] {
+                let found = has(&listeners, service(address), has_v4);
+                assert_eq!(found, is_one, "{local} {address}");
+            }
+        }
+        let all = [service("::")];
+        assert!(has(&all, service("192.0.2.1"), true));
+        assert!(!has(&all, service("192.0.2.1"), false));
+    }
+
+    #[test]
+    fn addresses_of_other_hosts_are_no_services() {
+        let listener = TcpListener::bind("0.0.0.0:0").unwrap();
+        let port = listener.local_addr().unwrap().port();
+        assert!(!listen(&[("198.51.100.77".parse().unwrap(), port)]));
+    }
+
+    #[test]
+    fn a_table_is_read_up_to_its_first_connection() {
+        let table = "  sl  local_address rem_address   st\n   \
+                     0: 00000000:0016 00000000:0000 0A\n   \
+                     1: 00000000:0050 00000000:0000 0A\n   \
+                     2: 00000000:0016 00000000:1234 01\n   \
+                     3: 00000000:0051 00000000:0000 0A\n";
+        let ports: Vec<u16> = listeners_of(table.as_bytes())
+            .into_iter()
+            .map(|(_, port)| port)
+            .collect();
+        assert_eq!(ports, [22, 80]);
     }
 }
