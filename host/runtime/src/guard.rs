@@ -97,12 +97,16 @@ impl Setup {
         if let Some(file) = &self.file {
             specs.extend(read(file, self.compiler)?);
         }
-        let is_detected = |name: &str| self.detect.is_some() && detect::is_rule_name(name);
-        number_names(&mut specs, is_detected);
+        number_names(&mut specs, |name| self.is_detected(name));
         if specs.iter().any(|spec| spec.verdict == Verdict::Challenge) {
             check_cookies(fs::read_to_string(SYN_COOKIES))?;
         }
         Ok(specs)
+    }
+
+    /// Whether this is the name of a rule of detection.
+    fn is_detected(&self, name: &str) -> bool {
+        self.detect.is_some() && detect::is_rule_name(name)
     }
 
     /// Refuses rules that would cut off this SSH session.
@@ -117,13 +121,18 @@ impl Setup {
             Ok(rules)
         };
         let (rules, user) = (compiled(false)?, compiled(true)?);
-        let Some(rule) = session::cut_by(session, &rules, &user) else {
+        let is_detected = |name: &str| self.is_detected(name);
+        let Some(rule) = session::cut_by(session, &rules, &user, is_detected) else {
             return Ok(());
         };
         let client = session.client.ip();
         let what = format!("guard {}", self.interface);
+        let does = match rule.verdict {
+            Verdict::Limit(_) => "limits",
+            _ => "drops",
+        };
         let why = format!(
-            "the rule \"{}\" drops packets of this SSH session, which comes from {client}",
+            "the rule \"{}\" {does} packets of this SSH session, which comes from {client}",
             rule.name
         );
         Err(Error::new(ErrorKind::InvalidInput, what, why)

@@ -11,8 +11,14 @@ const FLAGS: [u8; 2] = [0x18, 0x10];
 const PAYLOAD_LEN: usize = 36;
 
 /// The first of these rules, in order, that drops packets of the client. `user`: rules in user
-/// space.
-pub fn cut_by<'a>(session: &Session, rules: &'a [Rule], user: &'a [Rule]) -> Option<&'a Rule> {
+/// space. `is_detected`: by their names, those of detection, whose limits cut off the client as
+/// well: a flood uses them up.
+pub fn cut_by<'a>(
+    session: &Session,
+    rules: &'a [Rule],
+    user: &'a [Rule],
+    is_detected: impl Fn(&str) -> bool,
+) -> Option<&'a Rule> {
     FLAGS.iter().find_map(|&flags| {
         let packet = packet(session, flags);
         let (client, server) = (session.client.ip(), session.server.ip());
@@ -22,7 +28,12 @@ pub fn cut_by<'a>(session: &Session, rules: &'a [Rule], user: &'a [Rule]) -> Opt
         if first.verdict == Verdict::User {
             first = user.iter().find(decides)?;
         }
-        (first.verdict == Verdict::Drop).then_some(first)
+        let is_cut = match first.verdict {
+            Verdict::Drop => true,
+            Verdict::Limit(_) => is_detected(&first.name),
+            _ => false,
+        };
+        is_cut.then_some(first)
     })
 }
 
@@ -76,7 +87,7 @@ mod tests {
 
     fn cut(session: &Session, specs: &[RuleSpec]) -> Option<String> {
         let rules: Vec<Rule> = specs.iter().map(|s| s.compile().unwrap()).collect();
-        cut_by(session, &rules, &[]).map(|rule| rule.name.clone())
+        cut_by(session, &rules, &[], |_| false).map(|rule| rule.name.clone())
     }
 
     #[test]
@@ -112,9 +123,26 @@ mod tests {
             rule("port 80", Verdict::Drop),
             rule("port 22", Verdict::Drop),
         ];
-        assert_eq!(cut_by(&v4, &steer, &drop).unwrap().name, "port 22");
-        assert!(cut_by(&v4, &steer, &drop[..1]).is_none());
-        assert!(cut_by(&v4, &[], &drop).is_none());
+        assert_eq!(
+            cut_by(&v4, &steer, &drop, |_| false).unwrap().name,
+            "port 22"
+        );
+        assert!(cut_by(&v4, &steer, &drop[..1], |_| false).is_none());
+        assert!(cut_by(&v4, &[], &drop, |_| false).is_none());
+    }
+
+    #[test]
+    fn a_limit_of_detection_cuts_off_the_session() {
+        let v4 = session("192.0.2.7:50000", "198.51.100.1:22");
+        let limit = ::guard::Limit::new(1_000, ::guard::Limit::burst_of(1_000)).unwrap();
+        let rule = |expression: &str| {
+            let spec = RuleSpec::new(expression, Verdict::Limit(limit));
+            spec.compile().unwrap()
+        };
+        let rules = [rule("udp"), rule("dst host 198.51.100.1")];
+        let is_cut = |is_detected: bool| cut_by(&v4, &rules, &[], |_| is_detected).is_some();
+        assert!(is_cut(true) && !is_cut(false));
+        assert!(cut_by(&v4, &rules[..1], &[], |_| true).is_none());
     }
 
     #[test]
