@@ -45,6 +45,7 @@ use segment::Segment;
 pub use setup::{Action, DetectSetup};
 pub use step::{FloodTotals, Found, Learned, Normal, Rates, Reason, Step};
 pub use tap::{Tap, TapCounts};
+use watch::Change;
 
 use crate::filter::derive::{Sample, ip_packet};
 
@@ -96,6 +97,9 @@ pub struct Detection {
     unreported: Vec<Key>,
     is_rest_unreported: bool,
     rules: Vec<Rule>,
+    /// Rules that the last tick removed, and which rules were to take the place of which.
+    removed: Vec<Rule>,
+    changes: Vec<Change>,
     found_count: u32,
     has_learned: bool,
 }
@@ -124,6 +128,8 @@ impl Detection {
             unreported: Vec::new(),
             is_rest_unreported: false,
             rules: Vec::new(),
+            removed: Vec::new(),
+            changes: Vec::new(),
             found_count: 0,
             has_learned: setup.settings.warm_up_ns == 0,
             setup,
@@ -290,6 +296,7 @@ impl Detection {
     pub fn tick(&mut self, now_ns: u64, counters: impl Fn(&str) -> Option<Counters>) -> Vec<Step> {
         let elapsed_ns = now_ns.saturating_sub(self.at_ns);
         self.at_ns = now_ns;
+        self.changes.clear();
         self.count_rules(counters, elapsed_ns);
         self.count_half_open();
         let mut steps = Vec::new();

@@ -105,6 +105,8 @@ impl Guard {
                 Ok(found) => Step::Rule(found),
                 Err(step) => step,
             },
+            // The rule that was to take its place is refused.
+            Step::Remove(name) if detection.has_rule(&name) => return,
             Step::Remove(name) if self.found.iter().any(|spec| spec.name == name) => {
                 if let Err(error) = self.remove(&name) {
                     return notice(Notice::Kept(error));

@@ -4,6 +4,7 @@ use ::guard::{Counters, Verdict};
 
 use super::choose::{Chosen, program};
 use super::flood::{Flood, Rule, State};
+use super::key::Key;
 use super::step::{Found, Rates, Reason, Step};
 use super::{Detection, ENOUGH, ENOUGH_TICKS, LEAST, RULE_NAME};
 use crate::guard::RuleSpec;
@@ -139,11 +140,15 @@ impl Detection {
         };
         if is_better {
             let old = rule.name.clone();
-            self.rule(at, chosen, steps);
-            let new = format!("{RULE_NAME}{}", self.found_count);
+            let new = self.rule(at, chosen, steps);
             for flood in self.floods.iter_mut().filter(|f| f.is_ruled_by(&old)) {
                 flood.rules.retain(|name| *name != old && *name != new);
                 flood.rules.push(new.clone());
+                self.changes.push(Change {
+                    flood: flood.key.clone(),
+                    old: old.clone(),
+                    new: new.clone(),
+                });
             }
         }
         true
@@ -169,8 +174,14 @@ impl Detection {
         if self.rules.iter().any(is_same) {
             return self.give_up(at, IN_VAIN.to_owned(), steps);
         }
-        self.drop_unused_of(at);
-        self.rule(at, chosen, steps);
+        let dropped = self.drop_unused_of(at);
+        let new = self.rule(at, chosen, steps);
+        let flood = self.floods[at].key.clone();
+        self.changes.extend(dropped.into_iter().map(|old| Change {
+            flood: flood.clone(),
+            old,
+            new: new.clone(),
+        }));
     }
 
     /// Reports once that there is no rule, and tries again later.
@@ -183,24 +194,27 @@ impl Detection {
         }
     }
 
-    /// Forgets rules of a flood that no longer match it, and the least useful of too many.
-    fn drop_unused_of(&mut self, at: usize) {
+    /// Forgets rules of a flood that no longer match it, and the least useful of too many. Returns
+    /// their names.
+    fn drop_unused_of(&mut self, at: usize) -> Vec<String> {
         let rules = &self.rules;
         let hits = |name: &String| {
             let rule = rules.iter().find(|rule| rule.name == *name);
             rule.map_or(0, |rule| if rule.age > 1 { rule.hits } else { 1 })
         };
         let own = &mut self.floods[at].rules;
-        own.retain(|name| hits(name) > 0);
+        let mut dropped: Vec<String> = own.extract_if(.., |name| hits(name) == 0).collect();
         if own.len() >= RULES_MAX
             && let Some(least) = own.iter().min_by_key(|name| hits(name)).cloned()
         {
             own.retain(|name| *name != least);
+            dropped.push(least);
         }
+        dropped
     }
 
-    /// Adds a rule against a flood.
-    fn rule(&mut self, at: usize, chosen: Chosen, steps: &mut Vec<Step>) {
+    /// Adds a rule against a flood, and returns its name.
+    fn rule(&mut self, at: usize, chosen: Chosen, steps: &mut Vec<Step>) -> String {
         self.found_count += 1;
         let name = format!("{RULE_NAME}{}", self.found_count);
         let flood = &mut self.floods[at];
@@ -235,6 +249,7 @@ impl Detection {
             sampled: chosen.sampled,
             matched: chosen.matched,
         })));
+        name
     }
 
     /// Records that this rule took the place of the one of the same name.
@@ -261,8 +276,9 @@ impl Detection {
         }
         let floods = &self.floods;
         let is_used = |rule: &Rule| floods.iter().any(|flood| flood.is_ruled_by(&rule.name));
-        let unused = self.rules.extract_if(.., |rule| !is_used(rule));
-        steps.extend(unused.map(|rule| Step::Remove(rule.name)));
+        self.removed = self.rules.extract_if(.., |rule| !is_used(rule)).collect();
+        let names = self.removed.iter().map(|rule| rule.name.clone());
+        steps.extend(names.map(Step::Remove));
         if self.sees_dropped {
             for rule in &mut self.rules {
                 rule.hits = 0;
@@ -279,12 +295,32 @@ impl Detection {
         });
     }
 
-    /// Records that a rule could not be installed.
+    /// Records that a rule of the last tick could not be installed. Those that it was to take the
+    /// place of stay in force: they are not to be removed, although that was a step.
     pub fn refused(&mut self, rule: &str) {
         self.leave(rule, |flood| {
             flood.is_lost = true;
             flood.state = State::Resting(REST_TICKS);
         });
+        let changes = self.changes.extract_if(.., |change| change.new == rule);
+        for change in changes {
+            let flood = self.floods.iter_mut().find(|f| f.key == change.flood);
+            let Some(flood) = flood.filter(|f| !f.is_ruled_by(&change.old)) else {
+                continue;
+            };
+            let is_old = |rule: &Rule| rule.name == change.old;
+            if let Some(at) = self.removed.iter().position(is_old) {
+                self.rules.push(self.removed.swap_remove(at));
+            }
+            if self.rules.iter().any(is_old) {
+                flood.rules.push(change.old);
+            }
+        }
+    }
+
+    /// Whether a rule is against any flood, as far as detection knows.
+    pub fn has_rule(&self, name: &str) -> bool {
+        self.rules.iter().any(|rule| rule.name == name)
     }
 
     fn leave(&mut self, rule: &str, then: impl Fn(&mut Flood)) {
@@ -298,6 +334,13 @@ impl Detection {
             then(flood);
         }
     }
+}
+
+/// That a rule was to take the place of another one against a flood.
+pub(super) struct Change {
+    flood: Key,
+    old: String,
+    new: String,
 }
 
 fn is_spared(reason: Reason) -> bool {

@@ -172,6 +172,39 @@ fn a_scan_loses_nearly_nothing() {
     assert_spared(&world, Reason::Scan);
 }
 
+/// A connection that becomes faster when its limit cannot be raised.
+#[test]
+fn a_rule_stays_until_another_one_takes_its_place() {
+    let mut world = learned();
+    let mut sequence = 0_u32;
+    let mut first = String::new();
+    for at in 0..40 {
+        normal(&mut world);
+        let count = if at < 15 { 3_000 } else { 12_000 };
+        for _ in 0..count {
+            let path = (0x0b02_0001, SERVER);
+            world.send(&tcp(path, (50_000, 873), (sequence, 1), (0x10, 1_448)));
+            sequence = sequence.wrapping_add(1_448);
+        }
+        world.refuses = at >= 15;
+        world.tick();
+        if at == 14 {
+            first = world.found()[0].spec.name.clone();
+        }
+        if at >= 14 {
+            let found = world.found();
+            assert_eq!(found.len(), 1, "{:?}", world.steps);
+            assert_eq!(found[0].spec.name, first);
+            let floods = world.floods();
+            assert!(!floods.is_empty(), "{:?}", world.steps);
+            for flood in floods {
+                assert_eq!(flood.rules.len(), 1, "{flood:?}");
+            }
+        }
+    }
+    assert!(verdicts(&world).len() >= 2, "{:?}", world.steps);
+}
+
 /// A flood beside a backup: the rule drops the one and spares the other.
 #[test]
 fn a_flood_beside_a_backup_is_dropped_and_the_backup_is_not() {

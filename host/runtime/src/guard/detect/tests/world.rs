@@ -28,6 +28,8 @@ pub struct World {
     passed: u64,
     pub second: u64,
     pub steps: Vec<Step>,
+    /// Whether rules cannot be installed.
+    pub refuses: bool,
 }
 
 impl World {
@@ -44,6 +46,7 @@ impl World {
             passed: 0,
             second: 0,
             steps: Vec::new(),
+            refuses: false,
         }
     }
 
@@ -89,7 +92,9 @@ impl World {
         let steps = self.detection.tick(self.second * S, counters);
         for step in &steps {
             match step {
+                Step::Rule(found) if self.refuses => self.detection.refused(&found.spec.name),
                 Step::Rule(found) => self.install(found),
+                Step::Remove(name) if self.detection.has_rule(name) => {}
                 Step::Remove(name) => self.rules.retain(|rule| rule.found.spec.name != *name),
                 _ => {}
             }
