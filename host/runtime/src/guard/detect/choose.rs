@@ -42,6 +42,10 @@ const GOOD_SHARE: f64 = 0.9;
 /// Maximum number of ports that are challenged.
 const PORTS_MAX: usize = 4;
 
+/// What matches SYNs over IPv4, and over IPv6.
+const IPV4_SYN: &str = "tcp[tcpflags] & (tcp-syn|tcp-ack) = tcp-syn";
+const IPV6_SYN: &str = "ip6[6] = 6 and ip6[53] & 0x17 = 0x02";
+
 /// A rule before it has a name.
 pub(super) struct Chosen {
     pub(super) expression: String,
@@ -170,7 +174,7 @@ impl Detection {
             let found = derived.expression();
             found.or_else(|| largest(derived, packets.len()))
         });
-        let expression = expression.unwrap_or_else(|| whole(&flood.key, false, packets));
+        let expression = expression.unwrap_or_else(|| whole(&flood.key, false));
         Chosen {
             matched: count(program(&expression).as_ref(), packets),
             expression,
@@ -219,7 +223,7 @@ impl Detection {
             };
         }
         let expression = largest(&derived, packets.len());
-        let expression = expression.unwrap_or_else(|| whole(&flood.key, are_syns, packets));
+        let expression = expression.unwrap_or_else(|| whole(&flood.key, are_syns));
         Chosen {
             matched: count(program(&expression).as_ref(), packets),
             expression,
@@ -293,16 +297,19 @@ fn largest(derived: &Derived, packet_count: usize) -> Option<String> {
 }
 
 /// An expression for all packets of a key, or all SYNs.
-fn whole(key: &Key, are_syns: bool, packets: &[Packet<'_>]) -> String {
-    let place = key.place().unwrap_or(Place::Interface).expression();
-    let is_v6 = packets.iter().any(|packet| packet.bytes[0] >> 4 == 6);
-    let syns = match is_v6 {
-        true => "ip6[6] = 6 and ip6[53] & 0x17 = 0x02",
-        false => "tcp[tcpflags] & (tcp-syn|tcp-ack) = tcp-syn",
+pub(super) fn whole(key: &Key, are_syns: bool) -> String {
+    let place = key.place().unwrap_or(Place::Interface);
+    let is_v6 = match (key, place) {
+        (_, Place::Host(address) | Place::Network(address)) => Some(address.is_ipv6()),
+        (Key::Signature(signature), Place::Interface) => Some(signature.starts_with('6')),
+        _ => None,
     };
-    match are_syns || matches!(key, Key::Signature(_)) {
-        true => format!("({place}) and {syns}"),
-        false => place,
+    let place = place.expression();
+    match (are_syns || matches!(key, Key::Signature(_)), is_v6) {
+        (false, _) => place,
+        (true, Some(false)) => format!("({place}) and {IPV4_SYN}"),
+        (true, Some(true)) => format!("({place}) and {IPV6_SYN}"),
+        (true, None) => format!("({IPV4_SYN}) or ({IPV6_SYN})"),
     }
 }
 

@@ -192,6 +192,43 @@ fn a_flood_that_looks_like_normal_traffic_is_limited() {
 }
 
 #[test]
+fn all_syns_of_a_place_are_those_of_its_family() {
+    let v4 = syn(1);
+    let mut v6: Vec<u8> = vec![2; 12];
+    v6.extend([0x86, 0xdd, 0x60, 0, 0, 0, 0, 20, 6, 64]);
+    for last in [7, 1] {
+        v6.extend([
+            0x20, 0x01, 0x0d, 0xb8, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, last,
+        ]);
+    }
+    // The header of TCP.
+    v6.extend(&v4[34..]);
+    let [host_v4, net_v4, all] = Place::all_of("192.0.2.1".parse().unwrap());
+    let [host_v6, net_v6, _] = Place::all_of("2001:db8::1".parse().unwrap());
+    let mut keys = vec![(Key::HalfOpen(all), true, true)];
+    for (place, is_v4) in [
+        (host_v4, true),
+        (net_v4, true),
+        (host_v6, false),
+        (net_v6, false),
+    ] {
+        keys.push((Key::Destination(place), is_v4, !is_v4));
+    }
+    keys.push((Key::Signature("4:64:0:0:512,0:::0".into()), true, false));
+    keys.push((Key::Signature("6:64:0:0:512,0:::0".into()), false, true));
+    for (key, is_v4, is_v6) in keys {
+        let expression = choose::whole(&key, true);
+        let program = compile(&expression, 1).unwrap().unwrap();
+        let mut ack = v4.clone();
+        ack[47] = 0x10;
+        for (bytes, is_in) in [(&v4, is_v4), (&v6, is_v6), (&ack, false)] {
+            let is_hit = vm_cbpf::run(&program, bytes, bytes.len() as u32) != 0;
+            assert_eq!(is_hit, is_in, "{expression}");
+        }
+    }
+}
+
+#[test]
 fn settings_are_words_with_values() {
     let mut setup = setup();
     setup
