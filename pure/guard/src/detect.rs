@@ -185,13 +185,27 @@ impl<K: Ord + Clone> Detector<K> {
     /// Counts packets of a key. With sampling, pass the number of packets that each sample
     /// represents.
     pub fn add(&mut self, key: &K, packets: u64) {
+        if !self.add_key(key, packets) {
+            self.add_rest(packets);
+        }
+    }
+
+    /// Counts packets of a key if it has a place in the table, or gets one, and returns whether it
+    /// has. For packets of several keys: those of a key without a place belong to the rest, once.
+    pub fn add_key(&mut self, key: &K, packets: u64) -> bool {
         let has_room = self.tracks.len() < self.settings.key_count_max;
         let track = match self.tracks.get_mut(key) {
             Some(track) => track,
             None if has_room => self.tracks.entry(key.clone()).or_default(),
-            None => &mut self.rest,
+            None => return false,
         };
         track.packets = track.packets.saturating_add(packets);
+        true
+    }
+
+    /// Counts packets of keys that have no place in the table.
+    pub fn add_rest(&mut self, packets: u64) {
+        self.rest.packets = self.rest.packets.saturating_add(packets);
     }
 
     /// Evaluates the counts since the last tick, and learns from them. Call this about once per

@@ -190,7 +190,8 @@ impl Detection {
         }
         self.count(&kind, address, &packet);
         if let Some(key) = signature {
-            self.detector.add(&key, weight);
+            // Without a place in the table the packet is counted by its destination.
+            self.detector.add_key(&key, weight);
             let floods = self.floods.iter_mut().filter(|flood| flood.key == key);
             floods.for_each(|flood| flood.add(&packet, &mut self.rules, self.sees_dropped));
         }
@@ -222,11 +223,15 @@ impl Detection {
             Some(_) => &mut self.abnormal,
             None => &mut self.detector,
         };
+        let mut has_places = true;
         for place in Place::all_of(address) {
-            detector.add(&kind.at(place), packet.weight);
+            has_places &= detector.add_key(&kind.at(place), packet.weight);
             if Some(place) == widest {
                 break;
             }
+        }
+        if !has_places {
+            detector.add_rest(packet.weight);
         }
         if let Some(own) = own {
             self.floods[own].add(packet, &mut self.rules, self.sees_dropped);
@@ -365,7 +370,11 @@ impl Detection {
         });
         for (place, count) in places {
             let count = u64::from(count) * u64::from(self.choice.one_in());
-            self.abnormal.add(&Key::HalfOpen(place), count);
+            let has_place = self.abnormal.add_key(&Key::HalfOpen(place), count);
+            // Those of a network and the interface are the same connections.
+            if !has_place && matches!(place, Place::Host(_)) {
+                self.abnormal.add_rest(count);
+            }
         }
         for flood in &mut self.floods {
             let Key::HalfOpen(place) = flood.key else {

@@ -96,6 +96,23 @@ fn a_flood_begins_once_and_ends_once() {
 }
 
 #[test]
+fn packets_of_several_keys_belong_to_the_rest_once() {
+    let settings = Settings {
+        key_count_max: 1,
+        ..Settings::default()
+    };
+    let mut detector = Detector::new(settings, 0);
+    assert!(detector.add_key(&WEB, 5));
+    assert!(!detector.add_key(&MAIL, 5));
+    assert!(!detector.add_key(&(MAIL + 1), 5));
+    detector.add_rest(5);
+    detector.add(&MAIL, 2);
+    assert_eq!(detector.tick(S), []);
+    assert_eq!(detector.normal_pps(&Subject::Key(WEB)), Some(5.0));
+    assert_eq!(detector.normal_pps(&Subject::Rest), Some(7.0));
+}
+
+#[test]
 fn one_long_interval_does_not_end_a_flood() {
     let mut run = Run::new(Settings::default());
     run.seconds(600, |_| vec![(WEB, 1_000)]);
