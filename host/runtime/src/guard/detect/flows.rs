@@ -1,10 +1,11 @@
 //! The flows of what floods: good traffic has peaks too.
 //!
 //! Packets of connections are followed: a handshake that completes, sequence and acknowledgment
-//! numbers that advance from segment to segment. Whoever forges addresses sees none of the answers
-//! and has no such numbers. Beside connections there are streams, single flows with a large share
-//! of the packets (a backup, a tunnel, a call): nothing in them proves that they are wanted, but
-//! forged packets come from many addresses and ports.
+//! numbers that advance from segment to segment. Floods of segments with random numbers have none
+//! of that. It is no proof: only packets that the host receives are seen, so a forged SYN and a
+//! forged ACK whose numbers fit look like a connection. Beside connections there are streams,
+//! single flows with a large share of the packets (a backup, a tunnel, a call): forged packets
+//! usually come from many addresses and ports. Neither is dropped, and both are limited.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
