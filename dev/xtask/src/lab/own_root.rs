@@ -31,9 +31,8 @@ pub fn check() -> Result<()> {
     }
     let mut command = Command::new("unshare");
     command.args(["--mount", "--ipc", "--user", "--map-root-user", "true"]);
-    if let Err(error) = quietly(&mut command) {
-        let why = format!("without root, QEMU needs user namespaces: {error:#}");
-        bail!(NoGuest(why));
+    if quietly(&mut command).is_err() {
+        bail!(NoGuest("without root, QEMU needs user namespaces".into()));
     }
     Ok(())
 }
