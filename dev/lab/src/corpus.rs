@@ -105,7 +105,7 @@ pub fn captures() -> Corpus {
 pub fn reduced(how: impl fmt::Display) {
     static RECORDED: Mutex<BTreeSet<(String, String)>> = Mutex::new(BTreeSet::new());
     let thread = std::thread::current();
-    // Alone, tests run on the main thread, which has not their name.
+    // Alone, tests run on the main thread, which does not have their name.
     let test = match thread.name() {
         Some(name) if name != "main" => name.to_owned(),
         _ => std::panic::Location::caller().to_string(),

@@ -5,6 +5,7 @@
 use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::OnceLock;
 
 use crate::dropin::Dropin;
 use crate::netns::Netns;
@@ -36,12 +37,30 @@ pub struct Unpacked {
     ends_with_parent: bool,
 }
 
+/// Checks that a root directory can be made: as root, or in a user namespace.
+///
+/// # Errors
+/// Without either.
+pub fn namespaces() -> Result<(), Missing> {
+    static ARE_THERE: OnceLock<bool> = OnceLock::new();
+    let probe = || {
+        let mut command = Command::new("unshare");
+        command.args(["--mount", "--ipc", "--user", "--map-root-user", "true"]);
+        command.output().is_ok_and(|done| done.status.success())
+    };
+    if skip::root().is_ok() || *ARE_THERE.get_or_init(probe) {
+        return Ok(());
+    }
+    Err(Missing::Machine("root or user namespaces".into()))
+}
+
 impl Unpacked {
     /// The program at this path below a directory of `target`.
     ///
     /// # Errors
-    /// If it was not unpacked.
+    /// If it was not unpacked, or cannot be run here.
     pub fn find(folder: &str, program: &str) -> Result<Unpacked, Missing> {
+        namespaces()?;
         let target = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target");
         Unpacked::at(&target.join(folder), program)
             .ok_or_else(|| Missing::Machine(format!("{folder} below target (cargo xtask setup)")))

@@ -11,7 +11,7 @@ use anyhow::{Context, Result, bail, ensure};
 
 use crate::process::{Finished, Process};
 use crate::skip::Missing;
-use crate::unpacked::Unpacked;
+use crate::unpacked::{self, Unpacked};
 
 /// Environment variable with the directory of the parts; as in `cargo xtask lab`.
 const CACHE: &str = "BAREWIRE_LAB_CACHE";
@@ -136,6 +136,7 @@ pub fn available() -> Result<(), Missing> {
 /// # Errors
 /// What is missing.
 pub fn available_of(system: System) -> Result<(), Missing> {
+    unpacked::namespaces()?;
     match Parts::find(system) {
         Some(_) if cfg!(target_arch = "x86_64") => Ok(()),
         _ => {

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use wire::{Dissection, LinkType, dissect};
 
@@ -18,15 +18,23 @@ impl Drop for Ending<'_> {
     }
 }
 
+/// How long packets may still arrive after the body has ended, where others are never silent.
+const REST: Duration = Duration::from_secs(1);
+
 /// Runs `body`, and meanwhile calls `each` for every packet that arrives at the socket, in another
-/// thread. Errors of the socket are ignored: it reports one when the interface is set down.
+/// thread: until nothing has arrived for a moment after its end, at most [`REST`]. Errors of the
+/// socket are ignored: it reports one when the interface is set down.
 pub fn packets<T>(raw: &Raw, mut each: impl FnMut(&[u8]) + Send, body: impl FnOnce() -> T) -> T {
     let over = AtomicBool::new(false);
     std::thread::scope(|scope| {
         scope.spawn(|| {
+            let mut end = None;
             loop {
                 // Packets sent before the end are in the socket by then.
                 let is_over = over.load(Ordering::Acquire);
+                if is_over && *end.get_or_insert_with(Instant::now) + REST < Instant::now() {
+                    return;
+                }
                 match raw.receive(Duration::from_millis(50)) {
                     Ok(Some(packet)) => each(&packet),
                     _ if is_over => return,

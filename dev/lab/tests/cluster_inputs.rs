@@ -110,6 +110,8 @@ fn a_cluster_goes_on_without_an_input_and_takes_it_back() {
         row.a().ns.ip(["link", "set", left, "up"]).unwrap();
         row.a().wait_up(LIMIT).unwrap();
         cluster.wait_for("back", |it| state(it, 0) == ("open".into(), 1));
+        // After an XDP program is attached, the carrier takes a moment.
+        row.a().wait_up(LIMIT).unwrap();
         assert!(shown(&name).contains("was gone 1 time"), "{}", shown(&name));
         send(row.a(), row.b(), 2 * COUNT..3 * COUNT);
         send(row.b(), row.a(), 3 * COUNT..4 * COUNT);

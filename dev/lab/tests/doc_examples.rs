@@ -20,6 +20,14 @@ const NOT_RUN: &[(&str, &str)] = &[
     ),
     ("BAREWIRE_", "builds the workspace"),
     (
+        "iptables -A ",
+        "adds a rule to the host's firewall; nflog_live has such rules in its namespaces",
+    ),
+    (
+        "nft add rule ",
+        "adds a rule to a table of the host; nflog_live has such rules in its namespaces",
+    ),
+    (
         "sysctl ",
         "sets the host's kernel; the tests of guard set it in their namespaces",
     ),

@@ -14,14 +14,15 @@ use serde_json::Value;
 use crate::guard_detect::{event, line};
 use crate::guard_flood::{PORT, connect, guard, serve, stop};
 
-/// Short times, and a rate that a busy machine reaches.
+/// Short times, and a rate that a busy machine reaches. The end takes longer: between two shapes the
+/// flood pauses, on a busy machine for seconds.
 const SETTINGS: &[&str] = &[
     "--detect",
     "install",
     "--sample",
     "1/2",
     "--detect-settings",
-    "least=400/s,warm-up=2s,begin=1s,end=5s",
+    "least=400/s,warm-up=2s,begin=1s,end=15s",
 ];
 /// Packets that decide whether a shape is covered. Their Ethernet source is their mark: derived
 /// rules begin with the IP header.

@@ -322,7 +322,7 @@ fn send_one(pair: &Pair, packet: &[u8]) {
 
 /// Errors say what is missing.
 #[test]
-fn a_user_without_rights_is_told_so() {
+fn a_missing_capability_is_reported() {
     lab::require!(ready(), skip::program("setpriv", "util-linux"));
     let pair = Veth::new().create().unwrap();
     for port in ["nflog:5", "nfqueue:5"] {

@@ -8,6 +8,7 @@ use lab::process::Process;
 use lab::{Netns, require, skip};
 
 use crate::cluster_live::LIMIT;
+use crate::pcap_dropin_calls::original;
 
 /// Prints for each name what `pcap_lookupnet` and `pcap_activate` return.
 const PROGRAM: &str = r#"
@@ -48,8 +49,8 @@ fn network() -> Netns {
 
 #[test]
 fn networks_and_errors_are_those_of_the_original() {
-    let system = Path::new("/usr/lib/x86_64-linux-gnu/libpcap.so.0.8");
     require!(skip::lab(), skip::program("python3", "python3"));
+    require!(original());
     let dropin = Dropin::new().unwrap();
     let ns = network();
     let names = [
@@ -77,9 +78,7 @@ fn networks_and_errors_are_those_of_the_original() {
         "bluetoothX",
     ];
     let ours = run(&ns, &dropin.library(), &names);
-    if system.exists() {
-        assert_eq!(ours, run(&ns, system, &names));
-    }
+    assert_eq!(ours, run(&ns, &original().unwrap(), &names));
     assert!(ours.contains("'lo:1' 0 0x200c0 0xe0ffffff"), "{ours}");
     // Names of ports: the interface's network, and errors with the whole name.
     let ports = [

@@ -60,6 +60,7 @@ fn an_unpacked_program_sees_what_it_is_given() {
 
 /// QEMU, as `cargo xtask lab` has unpacked it.
 fn qemu() -> Result<Unpacked, Missing> {
+    lab::unpacked::namespaces()?;
     lab::vm::qemu().ok_or_else(|| Missing::Machine("QEMU (cargo xtask lab boots 1)".into()))
 }
 

@@ -1,7 +1,7 @@
 //! `cargo xtask ci`: the checks of CI, also for contributors before they send work.
 //!
-//! Cheap checks come first; the tests come last. The last lines are their summary and the checks
-//! that failed. A check that cannot run here counts as a skipped test, and is a failure with
+//! Cheap checks come first; the tests come last. The last lines are the checks that failed and the
+//! sum of the tests. A check that cannot run here counts as a skipped test, and is a failure with
 //! `BAREWIRE_NO_SKIPS=1`.
 
 use std::process::{Command, ExitCode};
@@ -65,20 +65,21 @@ pub fn run(args: &[String]) -> Result<ExitCode> {
     step("packages", package::verify_crates().map(|()| Ran::Whole));
     step("dependencies", deny::check().map(|()| Ran::Whole));
     step("fuzz", fuzz::smoke(FUZZ_INPUTS));
-    let tests = test::run_after(&[], skips)?;
+    let (tests, sum) = test::run_after(&[], skips)?;
     // After the tests, whose programs and builds it uses.
     if let Err(error) = test::dead::step() {
         eprintln!("error: tests with a dead program: {error:#}");
         failures.push(format!("tests with a dead program: {error:#}"));
     }
-    if !failures.is_empty() {
-        // Again, since pages of test results are in between.
-        failures
-            .iter()
-            .for_each(|failure| eprintln!("error: {failure}"));
-        return Ok(ExitCode::FAILURE);
-    }
-    Ok(tests)
+    // Again, since pages of test results are in between.
+    failures
+        .iter()
+        .for_each(|failure| eprintln!("error: {failure}"));
+    println!("{sum}");
+    Ok(match failures.is_empty() {
+        true => tests,
+        false => ExitCode::FAILURE,
+    })
 }
 
 /// As in `skip::STRICT_VAR`.

@@ -118,7 +118,7 @@ Arguments go to barewire-bench: names of scenarios, --list, --quick, --rounds N,
         summary: "fuzz each target for that long (60 s unless given; needs nightly)",
         more: "\
 --seconds N  how long each target runs (60; with --long 600)
---long       longer than CI, with the date as the seed: for each night. A target that fails does
+--long       a nightly run, longer than CI's, with the date as the seed. A target that fails does
              not end the run
 --seed N     with --long: repeat the run of a day, such as 20261128",
         run: fuzz::run,

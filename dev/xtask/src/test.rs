@@ -48,12 +48,14 @@ pub fn run(args: &[String]) -> Result<ExitCode> {
     if args.first().is_some_and(|arg| arg == "dead") {
         return dead::run(&args[1..]);
     }
-    run_after(args, Vec::new())
+    let (code, sum) = run_after(args, Vec::new())?;
+    println!("{sum}");
+    Ok(code)
 }
 
 /// Runs the task after other steps, of which these were skipped: one line each, which count as
-/// skips.
-pub fn run_after(args: &[String], mut not_run: Vec<String>) -> Result<ExitCode> {
+/// skips. Returns the exit code and the sum of the tests, which the caller prints last.
+pub fn run_after(args: &[String], mut not_run: Vec<String>) -> Result<(ExitCode, String)> {
     let factor = times::factor()?;
     if let Err(error) = ensure(&[Set::Test]) {
         // Tests with missing requirements skip themselves, each by name.
@@ -120,13 +122,13 @@ pub fn run_after(args: &[String], mut not_run: Vec<String>) -> Result<ExitCode> 
     }
     // A suite far over its budget is one more failure.
     sum.failed += errors.len() as u64;
-    let line = sum.line(skips.len(), not_run.len());
-    println!("{line}{}", reduced.words());
-    Ok(if sum.failed == 0 {
+    let code = if sum.failed == 0 {
         ExitCode::SUCCESS
     } else {
         ExitCode::FAILURE
-    })
+    };
+    let line = sum.line(skips.len(), not_run.len());
+    Ok((code, format!("{line}{}", reduced.words())))
 }
 
 /// Runs the tests of this machine, prints and counts their output. Returns how cargo ended, and

@@ -49,7 +49,8 @@ const NEEDED: &[&str] = &["igb", "e1000", "e1000e", "virtio_net", "vfio-pci"];
 const GOOD: u32 = 11;
 
 /// This machine has no guest, which is not a failure: not Debian, another architecture, no route to
-/// the mirror. Every other error is a failure, above all data that is not what was signed.
+/// the mirror, neither root nor user namespaces. Every other error is a failure, above all data
+/// that is not what was signed.
 #[derive(Debug)]
 pub struct NoGuest(pub String);
 
@@ -249,22 +250,25 @@ fn busybox(cache: &Path, suite: &str, apt: &mut Option<Apt>) -> Result<PathBuf> 
 }
 
 /// QEMU of one release, whatever is installed. An installed one replaces it only where it cannot be
-/// fetched.
+/// fetched or run.
 fn qemu(cache: &Path, suite: &str, apt: &mut Option<Apt>) -> Result<Qemu> {
     let name = "qemu-system-x86_64";
     let dir = cache.join(format!("qemu-{}", apt::RELEASE));
-    let fetched = once(&dir, |into| {
-        // Nothing else from a suite that is used for the kernel only.
-        let own;
-        let apt = match suite.starts_with(apt::RELEASE) {
-            true => opened(cache, suite, apt)?,
-            false => {
-                own = Apt::open(&cache.join("apt-qemu"), &[])?;
-                &own
-            }
-        };
-        apt.unpack(&apt.with_libraries(&["qemu-system-x86"])?, into)
-    });
+    let fetched = match own_root::check() {
+        Ok(()) => once(&dir, |into| {
+            // Nothing else from a suite that is used for the kernel only.
+            let own;
+            let apt = match suite.starts_with(apt::RELEASE) {
+                true => opened(cache, suite, apt)?,
+                false => {
+                    own = Apt::open(&cache.join("apt-qemu"), &[])?;
+                    &own
+                }
+            };
+            apt.unpack(&apt.with_libraries(&["qemu-system-x86"])?, into)
+        }),
+        Err(error) => Err(error),
+    };
     let Err(error) = fetched else {
         let qemu = Qemu {
             program: Path::new("/usr/bin").join(name),

@@ -3,8 +3,12 @@
 //! configuration where this one looks for its own.
 
 use std::path::Path;
+use std::process::Command;
 
-use crate::run::is_root;
+use anyhow::{Result, bail};
+
+use super::fetch::NoGuest;
+use crate::run::{is_root, quietly};
 
 /// Makes the root directory; the lab's tests run the same script.
 const SCRIPT: &str = include_str!("../../../lab/src/unpacked.sh");
@@ -16,6 +20,22 @@ const ENVIRONMENT: [&str; 4] = [
     "TZ=UTC",
     "LC_ALL=C",
 ];
+
+/// Checks that root directories can be made here.
+///
+/// # Errors
+/// [`NoGuest`] without root privileges on a machine that has no user namespaces for all.
+pub fn check() -> Result<()> {
+    if is_root() {
+        return Ok(());
+    }
+    let mut command = Command::new("unshare");
+    command.args(["--mount", "--ipc", "--user", "--map-root-user", "true"]);
+    if quietly(&mut command).is_err() {
+        bail!(NoGuest("without root, QEMU needs user namespaces".into()));
+    }
+    Ok(())
+}
 
 /// A command line that runs a program, by its path in these packages, through the command
 /// `through`. It sees the directories `given`, under their own paths. Its working directory stays,
