@@ -16,27 +16,42 @@ use std::path::{Path, PathBuf};
 
 use clap::{Arg, ArgMatches, Command};
 use export::{Place, Target};
+use runtime::scan::OutputName;
 use sys::create::kept;
 use sys::{Error, ErrorKind, Result};
+
+/// What the value of an output is.
+#[derive(Clone, Copy)]
+enum Syntax {
+    /// A port, no file.
+    Port,
+    /// A path, whatever characters it has.
+    Plain,
+    /// `FORMAT:FILE`, as the command parses it.
+    WithFormat,
+}
+
+use Syntax::{Plain, Port, WithFormat};
 
 /// Arguments that name outputs, by command and identifier; of those that name files and not ports,
 /// no two may be one file. An input that they name in addition
 /// (certificates in the URL of an export) is registered by [`keep_target`].
-const OUTPUTS: [(&str, &str, bool); 14] = [
-    ("capture", "write", true),
-    ("extcap", "fifo", true),
-    ("flows", "report", true),
-    ("flows", "export", true),
-    ("flows", "egress", false),
-    ("forward", "to", false),
-    ("guard", "sample_drops", true),
-    ("scan", "output", true),
-    ("scan", "pcap", true),
-    ("scan", "state", true),
-    ("cluster run", "app", false),
-    ("cluster run", "return_to", false),
-    ("cluster show", "svg", true),
-    ("filter compile", "object", true),
+const OUTPUTS: [(&str, &str, Syntax); 14] = [
+    ("capture", "write", Plain),
+    ("extcap", "fifo", Plain),
+    ("flows", "report", Plain),
+    // The path is in the parsed value.
+    ("flows", "export", WithFormat),
+    ("flows", "egress", Port),
+    ("forward", "to", Port),
+    ("guard", "sample_drops", Plain),
+    ("scan", "output", WithFormat),
+    ("scan", "pcap", Plain),
+    ("scan", "state", Plain),
+    ("cluster run", "app", Port),
+    ("cluster run", "return_to", Port),
+    ("cluster show", "svg", Plain),
+    ("filter compile", "object", Plain),
 ];
 
 /// Names of values that are never files, though a file of that name may exist.
@@ -76,9 +91,11 @@ fn walk(name: &str, command: &Command, matches: &ArgMatches, outputs: &mut Vec<P
             continue;
         }
         let output = OUTPUTS.iter().find(|row| (row.0, row.1) == (name, id));
-        if let Some((_, _, is_file)) = output {
-            let values = matches.try_get_raw(id).ok().flatten().filter(|_| *is_file);
-            outputs.extend(values.into_iter().flatten().map(output_path));
+        if let Some((_, _, syntax)) = output {
+            let values = matches.try_get_raw(id).ok().flatten();
+            for value in values.into_iter().flatten() {
+                outputs.extend(output_paths(*syntax, value));
+            }
             continue;
         }
         if !may_be_file(arg) {
@@ -104,19 +121,17 @@ fn walk(name: &str, command: &Command, matches: &ArgMatches, outputs: &mut Vec<P
     }
 }
 
-/// The path in the value of an output: `x`, `json:x`, `file:x?options`.
-fn output_path(value: &OsStr) -> PathBuf {
-    let whole = value.as_bytes();
-    let start = whole
-        .iter()
-        .position(|byte| *byte == b':')
-        .map_or(0, |at| at + 1);
-    let rest = &whole[start..];
-    let end = rest
-        .iter()
-        .position(|byte| *byte == b'?')
-        .unwrap_or(rest.len());
-    PathBuf::from(OsStr::from_bytes(&rest[..end]))
+/// The files that the value of an output names: several for `all:scan`.
+fn output_paths(syntax: Syntax, value: &OsStr) -> Vec<PathBuf> {
+    match syntax {
+        Port => Vec::new(),
+        Plain => vec![PathBuf::from(value)],
+        WithFormat => {
+            // The command refuses a format that it does not know.
+            let names = OutputName::parse(value, &export::scan::FORMATS).unwrap_or_default();
+            names.into_iter().map(|name| name.path).collect()
+        }
+    }
 }
 
 /// Fails if two outputs are one regular file (by links too), or both standard output. Two may share
@@ -234,6 +249,32 @@ mod tests {
         result.is_ok()
     }
 
+    /// Whether a scan with this `--output` and this `--pcap` is accepted.
+    fn scan_is_accepted(output: &str, pcap: &str) -> bool {
+        let scan = ["scan", "192.0.2.1", "-p", "80"];
+        is_accepted(&[&scan[..], &["--output", output, "--pcap", pcap]].concat())
+    }
+
+    #[test]
+    fn colons_and_question_marks_are_part_of_plain_names() {
+        for (output, pcap, is_right) in [
+            ("json:1.pcap", "a:1.pcap", true),
+            ("json:1.pcap", "json:1.pcap", true),
+            ("json:a:1.pcap", "a:1.pcap", false),
+            ("json:1.pcap", "1.pcap?a", true),
+            ("json:1.pcap?a", "1.pcap?a", false),
+            ("all:run", "run.xml", false),
+            ("all:run", "run", true),
+        ] {
+            assert_eq!(scan_is_accepted(output, pcap), is_right, "{output} {pcap}");
+        }
+        for (report, is_right) in [("run:1", false), ("./run:1", false), ("1", true)] {
+            let words = ["flows", "a.pcap", "--export", "csv:./run:1"];
+            let words = [&words[..], &["--report", report]].concat();
+            assert_eq!(is_accepted(&words), is_right, "{report}");
+        }
+    }
+
     #[test]
     fn two_outputs_are_never_one_file() {
         let folder = std::env::temp_dir().join(format!("barewire-kept-{}", std::process::id()));
@@ -263,17 +304,8 @@ mod tests {
             }
             let words = ["flows", "a.pcap", "--export", &csv, "--report", &second];
             assert_eq!(is_accepted(&words), is_right, "{csv} {second}");
-            let words = [
-                "scan",
-                "192.0.2.1",
-                "-p",
-                "80",
-                "--output",
-                &first,
-                "--pcap",
-                &second,
-            ];
-            assert_eq!(is_accepted(&words), is_right, "{first} {second}");
+            let xml = format!("xml:{first}");
+            assert_eq!(scan_is_accepted(&xml, &second), is_right, "{xml} {second}");
         }
         let to_stdout = ["flows", "a.pcap", "--export", "csv:-", "--export", "json:-"];
         assert!(!is_accepted(&to_stdout));

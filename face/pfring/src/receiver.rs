@@ -48,11 +48,33 @@ pub struct Receiver {
     /// Packets of a call that are not in one piece: in several segments, or with the VLAN tag
     /// beside them.
     copies: Vec<Vec<u8>>,
+    /// The packet that was returned last, while it is valid.
+    last: Option<Last>,
+}
+
+/// Where the packet is that was returned last.
+#[derive(Clone, Copy)]
+struct Last {
+    /// The copy, unless it is in the device's memory.
+    copy: Option<usize>,
+    wire_len: u32,
+}
+
+/// A packet as a ring returns it.
+pub struct Returned<'p> {
+    /// Its header.
+    pub header: Header,
+    /// As much of it as the ring returns.
+    pub bytes: &'p [u8],
+    /// All of it; `None` if the device has delivered less.
+    pub whole: Option<&'p [u8]>,
 }
 
 /// A packet with what is known of it besides its bytes.
 struct Known<'p> {
     bytes: &'p [u8],
+    /// The copy in which it is, unless it is in the device's memory.
+    copy: Option<usize>,
     wire_len: u32,
     time_ns: Option<u64>,
     is_outgoing: bool,
@@ -69,6 +91,7 @@ impl Receiver {
             skipped: 0,
             is_next: false,
             copies: Vec::new(),
+            last: None,
         }
     }
 
@@ -85,6 +108,7 @@ impl Receiver {
         if std::mem::take(&mut self.is_next) {
             return Ok(true);
         }
+        self.last = None;
         let Self {
             reader,
             skipped,
@@ -141,6 +165,7 @@ impl Receiver {
     /// Receives the packets that wait, about `max` at most, and returns how many of them direction
     /// and rules select. Those that rules drop are counted as always.
     pub fn discard(&mut self, max: u64) -> u64 {
+        self.last = None;
         let Self {
             reader,
             terms,
@@ -166,16 +191,21 @@ impl Receiver {
 
     /// The current packet; its bytes are valid until the next [`advance`](Self::advance), and those
     /// of several packets of a call if each has its own number `at`.
-    pub fn packet(&mut self, at: usize) -> Option<(Header, &[u8])> {
+    pub fn packet(&mut self, at: usize) -> Option<Returned<'_>> {
         let Self {
             reader,
             copies,
             terms,
             selected,
+            last,
             ..
         } = self;
         let known = known(reader, copies, terms.link_type, at)?;
         let (bytes, wire_len) = (known.bytes, known.wire_len);
+        *last = Some(Last {
+            copy: known.copy,
+            wire_len,
+        });
         let number = terms.number(bytes, wire_len);
         let parsed = || Parsed::new(terms.link_type, bytes, wire_len, LEVEL);
         let sliced = selected.slice.map_or(usize::MAX, |(layer, more)| {
@@ -193,23 +223,23 @@ impl Receiver {
             flags: number.map_or(0, |_| FLOW_PACKET),
             parsed: terms.parses.then(parsed),
         };
-        Some((header, &bytes[..len]))
+        Some(Returned {
+            header,
+            bytes: &bytes[..len],
+            whole: is_whole(bytes, wire_len).then_some(bytes),
+        })
     }
 
     /// The packet that was returned last, as much of it as the device has delivered, and whether
-    /// that is all of it.
-    pub fn last(&mut self) -> Option<(&[u8], bool)> {
-        if self.is_next {
-            return None;
-        }
-        let Self {
-            reader,
-            copies,
-            terms,
-            ..
-        } = self;
-        let known = known(reader, copies, terms.link_type, 0)?;
-        Some((known.bytes, known.bytes.len() >= known.wire_len as usize))
+    /// that is all of it. It is not copied again: the program has pointers to the packets of a
+    /// call.
+    pub fn last(&self) -> Option<(&[u8], bool)> {
+        let last = self.last?;
+        let bytes: &[u8] = match last.copy {
+            Some(at) => self.copies.get(at)?,
+            None => self.reader.packet()?.bytes(),
+        };
+        Some((bytes, is_whole(bytes, last.wire_len)))
     }
 
     /// Whether [`advance`](Self::advance) has packets without receiving.
@@ -292,6 +322,11 @@ impl Terms {
     }
 }
 
+/// Whether these bytes are all of a packet.
+fn is_whole(bytes: &[u8], wire_len: u32) -> bool {
+    bytes.len() >= wire_len as usize
+}
+
 /// The current packet, in one piece: in the device's memory, or in the copy of this number.
 fn known<'p>(
     reader: &'p Reader,
@@ -304,9 +339,10 @@ fn known<'p>(
     let mut wire_len = packet.wire_len();
     let (time_ns, hash) = (packet.time_ns(), packet.rss_hash());
     let is_outgoing = packet.is_outgoing();
-    let bytes = match tag {
-        None if packet.is_whole() => packet.bytes(),
-        _ => {
+    let is_copied = tag.is_some() || !packet.is_whole();
+    let bytes = match is_copied {
+        false => packet.bytes(),
+        true => {
             if copies.len() <= at {
                 copies.resize_with(at + 1, Vec::new);
             }
@@ -317,6 +353,7 @@ fn known<'p>(
     };
     Some(Known {
         bytes,
+        copy: is_copied.then_some(at),
         wire_len,
         time_ns,
         is_outgoing,
@@ -340,4 +377,84 @@ fn headers_len(headers: &Dissection, layer: u8) -> usize {
 pub fn now_ns() -> u64 {
     let elapsed = SystemTime::now().duration_since(UNIX_EPOCH);
     elapsed.map_or(0, |elapsed| elapsed.as_nanos() as u64)
+}
+
+#[cfg(test)]
+mod tests {
+    use port::Direction;
+
+    use super::*;
+    use crate::settings::Settings;
+
+    /// A UDP packet of 61 bytes.
+    fn packet() -> Vec<u8> {
+        let mut packet = vec![1; 61];
+        packet[12..24].copy_from_slice(&[8, 0, 0x45, 0, 0, 47, 0, 0, 0, 0, 64, 17]);
+        packet
+    }
+
+    /// Receives that packet from a file, as often as it has lengths on the wire.
+    fn receiver(name: &str, wire_lens: &[u8]) -> Receiver {
+        let mut bytes: Vec<u8> = vec![0xd4, 0xc3, 0xb2, 0xa1, 2, 0, 4, 0, 0, 0, 0, 0, 0, 0, 0, 0];
+        bytes.extend([0, 0, 4, 0, 1, 0, 0, 0]);
+        for &wire_len in wire_lens {
+            bytes.extend([0, 0, 0, 0, 0, 0, 0, 0, 61, 0, 0, 0, wire_len, 0, 0, 0]);
+            bytes.extend(packet());
+        }
+        let file = format!("pfring-receiver-{name}-{}.pcap", std::process::id());
+        let path = std::env::temp_dir().join(file);
+        std::fs::write(&path, bytes).unwrap();
+        let options = Settings::new(0, 0).options(Direction::Rx);
+        let port = port::open(&format!("file:{}", path.display()), &options).unwrap();
+        std::fs::remove_file(path).unwrap();
+        let terms = Terms {
+            if_index: 0,
+            link_type: 1,
+            rules: Arc::default(),
+            numbers: None,
+            parses: false,
+            cap_max: 40,
+        };
+        Receiver::new(Reader::new(port.rx).unwrap().unwrap(), terms)
+    }
+
+    #[test]
+    fn whole_packets_are_known_whatever_is_returned_of_them() {
+        let mut receiver = receiver("whole", &[61, 200]);
+        let all = Selection::default().now();
+        for (slice, returned) in [(None, 40), (Some((2, 0)), 14)] {
+            let is_whole = slice.is_none();
+            receiver.select(Selected { slice, ..all });
+            assert!(receiver.last().is_none());
+            assert!(receiver.advance().unwrap());
+            let found = receiver.packet(0).unwrap();
+            assert_eq!(found.header.cap_len as usize, returned);
+            assert_eq!(found.bytes, &packet()[..returned]);
+            // The second was truncated before.
+            assert_eq!(found.whole, is_whole.then_some(&packet()[..]));
+            assert_eq!(receiver.last(), Some((&packet()[..], is_whole)));
+            assert_eq!(receiver.next_time_ns().unwrap().is_some(), is_whole);
+        }
+        assert!(receiver.last().is_none());
+    }
+
+    #[test]
+    fn the_last_packet_of_several_is_where_it_was_returned() {
+        let mut receiver = receiver("last", &[61, 61]);
+        assert!(receiver.advance().unwrap());
+        // As if both were in several segments.
+        receiver.copies = vec![vec![7; 70], vec![8; 80]];
+        receiver.last = Some(Last {
+            copy: Some(1),
+            wire_len: 80,
+        });
+        let places = receiver.copies.iter().map(|copy| copy.as_ptr());
+        let places: Vec<_> = places.collect();
+        let (bytes, is_whole) = receiver.last().unwrap();
+        assert_eq!((bytes, is_whole), (&[8; 80][..], true));
+        assert_eq!(bytes.as_ptr(), places[1]);
+        assert_eq!(receiver.copies[0], [7; 70]);
+        assert_eq!(receiver.copies[0].as_ptr(), places[0]);
+        assert!(receiver.advance().unwrap() && receiver.last().is_none());
+    }
 }

@@ -72,7 +72,8 @@ impl KeyFrame {
     /// The time of a packet by its ticks, 31 bits of 20/7 nanoseconds each.
     pub fn time_ns(self, ticks: u32) -> u64 {
         let since = ticks.wrapping_sub(self.ticks) & 0x7fff_ffff;
-        self.time_ns + u64::from(since) * 20 / 7
+        // The time comes from the wire.
+        self.time_ns.saturating_add(u64::from(since) * 20 / 7)
     }
 }
 
@@ -125,6 +126,12 @@ mod tests {
             frame.time_ns(0) - frame.time_ns,
             (0x8000_0000 - 700) * 20 / 7
         );
+        let late = KeyFrame {
+            time_ns: u64::MAX - 1,
+            ..frame
+        };
+        assert_eq!(late.time_ns(700), u64::MAX - 1);
+        assert_eq!(late.time_ns(707), u64::MAX);
         for len in 0..packet.len() {
             assert_eq!(KeyFrame::read(&packet[..len]), None);
         }

@@ -139,8 +139,13 @@ mod tests {
         ] {
             assert_eq!(interface(device), expected, "{device}");
         }
-        assert_eq!(network("lo"), Ok((0x7f00_0000, 0xff00_0000)));
-        assert_eq!(network("afpacket:lo"), Ok((0x7f00_0000, 0xff00_0000)));
+        // In a new network namespace, `lo` has no address.
+        for device in ["lo", "afpacket:lo"] {
+            let unassigned = Err(format!("{device}: no IPv4 address assigned"));
+            let found = network(device);
+            let is_right = found == Ok((0x7f00_0000, 0xff00_0000)) || found == unassigned;
+            assert!(is_right, "{device}: {found:?}");
+        }
         let text = |device| network(device).unwrap_err();
         assert_eq!(text("afpacket:"), "SIOCGIFADDR: afpacket:: No such device");
         assert_eq!(

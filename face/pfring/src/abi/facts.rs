@@ -216,15 +216,22 @@ pub unsafe extern "C" fn pfring_get_interface_speed(ring: *mut Ring) -> u32 {
     guard(0, || speed().unwrap_or(0))
 }
 
-/// The speed of an interface in Mbit/s, 0 if unknown. A prefix (`zc:`) does not matter.
+/// The speed of an interface in Mbit/s, 0 if unknown. A prefix (`zc:`) and a queue number (`@2`) do
+/// not matter.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn pfring_get_ethtool_link_speed(interface: *const c_char) -> u32 {
     guard(0, || {
         // SAFETY: null or a text.
         let name = unsafe { bytes(interface) }.map(String::from_utf8_lossy);
-        let speed = |name: &str| speed_mbps(name.rsplit(':').next().unwrap_or_default());
-        name.and_then(|name| speed(&name)).unwrap_or(0)
+        name.and_then(|name| speed_mbps(interface_of(&name)))
+            .unwrap_or(0)
     })
+}
+
+/// The interface in the name of a device: `eth0` of `zc:eth0@2`.
+fn interface_of(name: &str) -> &str {
+    let name = name.split('@').next().unwrap_or_default();
+    name.rsplit(':').next().unwrap_or_default()
 }
 
 /// The clocks of cards are set by ptp4l and phc_ctl.
@@ -300,3 +307,16 @@ pub unsafe extern "C" fn pfring_get_appl_stats_file_name(
 /// Scheduling is left to the program.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn pfring_config(_percentage: u16) {}
+
+#[cfg(test)]
+mod tests {
+    use super::interface_of;
+
+    #[test]
+    fn a_prefix_and_a_queue_are_no_part_of_an_interface() {
+        for name in ["eth0", "zc:eth0", "eth0@2", "zc:eth0@2"] {
+            assert_eq!(interface_of(name), "eth0", "{name}");
+        }
+        assert_eq!((interface_of(""), interface_of("zc:@2")), ("", ""));
+    }
+}

@@ -73,7 +73,8 @@ impl Ring {
         }
     }
 
-    /// Sends all packets that are received from now on to a device, or to none.
+    /// Sends all packets that are received from now on to a device, or to none. A ring that is
+    /// enabled later receives whole packets for it, whatever it returns of them.
     ///
     /// # Errors
     /// Those of opening it.
@@ -86,6 +87,7 @@ impl Ring {
         });
         let opened = opened.transpose()?;
         let is_reflecting = opened.is_some();
+        lock(&self.settings).bounces |= is_reflecting;
         *lock(&self.bounce.reflector) = opened;
         let flag = &self.bounce.is_reflecting;
         flag.store(is_reflecting, Ordering::Relaxed);
@@ -93,12 +95,14 @@ impl Ring {
     }
 
     /// Sends a received packet to the device of [`set_reflector`](Self::set_reflector), if there is
-    /// one. A packet that it cannot send is lost, as with PF_RING.
-    pub(super) fn reflect(&self, bytes: &[u8]) {
+    /// one. A packet that it cannot send is lost, as with PF_RING. So is one of which only a part
+    /// was delivered (`None`), which [`send_last`](Self::send_last) refuses.
+    pub(super) fn reflect(&self, whole: Option<&[u8]>) {
         if self.bounce.is_reflecting.load(Ordering::Relaxed)
+            && let Some(packet) = whole
             && let Some(ring) = &*lock(&self.bounce.reflector)
         {
-            let _ = ring.send(bytes, false);
+            let _ = ring.send(packet, false);
         }
     }
 }

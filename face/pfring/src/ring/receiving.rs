@@ -31,9 +31,9 @@ impl Ring {
             return Ok(None);
         }
         let found = receiver.packet(0);
-        let found = found.map(|(header, bytes)| {
-            self.reflect(bytes);
-            use_it(header, bytes)
+        let found = found.map(|packet| {
+            self.reflect(packet.whole);
+            use_it(packet.header, packet.bytes)
         });
         // What fails now fails again with the next call.
         let _ = receiver.refresh();
@@ -58,9 +58,9 @@ impl Ring {
             return Ok(0);
         }
         let mut count = 0;
-        while let Some((header, bytes)) = receiver.packet(count) {
-            self.reflect(bytes);
-            use_it(count, header, bytes);
+        while let Some(packet) = receiver.packet(count) {
+            self.reflect(packet.whole);
+            use_it(count, packet.header, packet.bytes);
             count += 1;
             if count == max || !receiver.advance_within() {
                 break;

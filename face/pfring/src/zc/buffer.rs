@@ -81,9 +81,15 @@ impl Buffer {
         Some(self.data())
     }
 
+    /// Moves the start back, so that there is room for the longest packet, and the head room before
+    /// it.
+    pub(super) fn reset(&mut self) {
+        self.start = HEAD_ROOM;
+    }
+
     /// Stores bytes as the packet, truncated to the buffer.
     fn put(&mut self, bytes: &[u8]) {
-        self.start = HEAD_ROOM;
+        self.reset();
         let room = self.data();
         let len = bytes.len().min(room.len());
         room[..len].copy_from_slice(&bytes[..len]);
@@ -156,7 +162,7 @@ impl Buffers {
     /// Takes a buffer; `None` if all are in use.
     pub fn take(&self) -> Option<Box<Buffer>> {
         if let Some(mut buffer) = lock(&self.free).pop() {
-            buffer.start = HEAD_ROOM;
+            buffer.reset();
             return Some(buffer);
         }
         self.spend(1).then(|| {

@@ -111,6 +111,14 @@ impl Local {
         Ok(())
     }
 
+    /// Makes the end for another process, into whose memory packets are copied from now on.
+    #[cfg(test)]
+    pub(super) fn make_reader(&self, pool: &Pool) {
+        let mut state = lock(&self.state);
+        let made = state.free_reader(pool, self.len, &self.buffers);
+        assert!(matches!(made, Ok(Ok(_))));
+    }
+
     /// Number of packets that wait.
     pub(super) fn depth(&self) -> usize {
         let state = lock(&self.state);

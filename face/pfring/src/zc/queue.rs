@@ -217,12 +217,22 @@ impl Queue {
     }
 
     /// Sends the buffer's packet; returns its length. A queue of the cluster keeps the buffer, and
-    /// `place` is a free one then.
+    /// `place` is a free one then. If the packet was copied, the buffer is like a free one: its
+    /// start is back where it was before the program moved it.
     ///
     /// # Errors
     /// `INVALID_ARGUMENT` for an empty packet, or one that the device cannot send; `GENERIC` if
     /// there is no room.
     pub fn send(&self, place: &mut Box<Buffer>, flush: bool) -> Outcome<i32> {
+        let sent = self.pass(place, flush);
+        if sent.is_ok() {
+            place.reset();
+        }
+        sent
+    }
+
+    /// What [`send`](Self::send) does, except that a packet that was copied is still in the buffer.
+    fn pass(&self, place: &mut Box<Buffer>, flush: bool) -> Outcome<i32> {
         let len = place.packet().len() as i32;
         if len == 0 {
             return Err(INVALID_ARGUMENT);
@@ -373,8 +383,8 @@ impl MultiQueue {
         let mut count = 0;
         for queue in others {
             let Kind::Local(local) = &queue.kind else {
-                // A device copies it.
-                count += i32::from(queue.send(place, flush).is_ok());
+                // A device copies it, and the next queue needs it, too.
+                count += i32::from(queue.pass(place, flush).is_ok());
                 continue;
             };
             let Some(mut copy) = local.buffers().take() else {
@@ -385,6 +395,10 @@ impl MultiQueue {
             count += i32::from(queue.send(&mut copy, flush).is_ok());
             local.buffers().give(copy);
         }
-        count + i32::from(last.send(place, flush).is_ok())
+        count += i32::from(last.pass(place, flush).is_ok());
+        if count != 0 {
+            place.reset();
+        }
+        count
     }
 }

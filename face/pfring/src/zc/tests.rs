@@ -148,20 +148,78 @@ fn queues_that_are_created_at_the_same_time_have_different_numbers() {
     assert_eq!(pools, queues);
 }
 
-#[test]
-fn a_long_packet_has_room_behind_short_ones() {
+fn pool() -> Pool {
     let pool = Pool::new(PoolConfig {
         frame_count: 256,
         frame_len: 2048,
         huge_pages: HugePages::Never,
     });
-    let mut reader = Reader::new(&pool.unwrap(), 16).unwrap();
+    pool.unwrap()
+}
+
+#[test]
+fn a_long_packet_has_room_behind_short_ones() {
+    let mut reader = Reader::new(&pool(), 16).unwrap();
     let metadata = cluster(1).buffers().take().unwrap().metadata();
     for _ in 0..15 {
         assert!(reader.send(&[1; 60], metadata));
     }
     assert!(reader.has_room(32) && reader.send(&[2; 65_535], metadata));
     assert!(!reader.has_room(1) && !reader.send(&[3; 60], metadata));
+}
+
+/// Where the packet starts, and how much room there is from there on.
+fn room(buffer: &mut Buffer) -> (*const u8, usize) {
+    let data = buffer.data();
+    (data.as_ptr(), data.len())
+}
+
+#[test]
+fn a_buffer_whose_packet_was_copied_has_its_room_again() {
+    const COUNT: u8 = 16;
+    let cluster = cluster(2);
+    let queue = queue(&cluster, COUNT.into());
+    queue.as_local().unwrap().make_reader(&pool());
+    let mut place = cluster.buffers().take().unwrap();
+    let before = room(&mut place);
+    for number in 0..COUNT {
+        fill(&mut place, number);
+        // Headers are removed, and in other rounds added.
+        let (moved, len) = match number % 2 {
+            0 => (place.pull(14).is_some(), 46),
+            _ => (place.push(50).is_some(), 110),
+        };
+        assert!(moved);
+        assert_ne!(room(&mut place), before);
+        assert_eq!(queue.send(&mut place, false), Ok(len));
+        assert_eq!(room(&mut place), before, "{number}");
+    }
+    // A packet that was not sent stays as it is, so that it can be sent again.
+    fill(&mut place, 99);
+    assert!(place.pull(14).is_some());
+    let pulled = room(&mut place);
+    assert_eq!(queue.send(&mut place, false), Err(GENERIC));
+    assert_eq!((room(&mut place), place.packet()), (pulled, &[99; 46][..]));
+}
+
+#[test]
+fn several_queues_receive_a_packet_whose_start_was_moved() {
+    let cluster = cluster(8);
+    let queues = [queue(&cluster, 2), queue(&cluster, 2), queue(&cluster, 2)];
+    let multi = MultiQueue::of(&queues);
+    // The last one copies, so that the buffer stays.
+    queues[2].as_local().unwrap().make_reader(&pool());
+    let mut place = cluster.buffers().take().unwrap();
+    let before = room(&mut place);
+    fill(&mut place, 5);
+    place.data()[..14].fill(9);
+    assert!(place.pull(14).is_some());
+    assert_eq!(multi.send(&mut place, u128::MAX, false), 3);
+    assert_eq!(room(&mut place), before);
+    for queue in &queues[..2] {
+        assert_eq!(queue.receive(&mut place, false), Ok(true));
+        assert_eq!(place.packet(), [5; 46]);
+    }
 }
 
 #[test]
