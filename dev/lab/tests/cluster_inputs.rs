@@ -128,7 +128,7 @@ fn a_cluster_goes_on_without_an_input_and_takes_it_back() {
         assert_eq!(state(&totals, 0).0, "gone", "{what}");
         let finished = reader.wait(LIMIT).unwrap();
         assert_eq!(finished.code(), Some(4), "{what}\n{finished:?}");
-        let why = "the inputs of the cluster are gone";
+        let why = "a device that the cluster needs is gone";
         assert!(finished.stderr.contains(why), "{finished:?}");
         let numbers = packets_of(file.path());
         let numbers = numbers.iter().map(|packet| number_of(packet).unwrap());

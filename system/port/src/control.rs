@@ -181,7 +181,7 @@ pub trait PortControl: Send {
     ///
     /// # Errors
     /// `Unsupported` for a port that is not joined from several, or if the new one differs in its
-    /// link type or has several interfaces.
+    /// link type or has several interfaces, or the counts of the old one cannot be read.
     fn rejoin(&mut self, number: u16, port: Port) -> Result<Vec<RxQueue>> {
         let _ = (number, port);
         let why = "it is not one of several ports";

@@ -42,6 +42,8 @@ pub fn join(ports: Vec<Port>) -> Result<Port> {
             target: text.target,
             numbers: Vec::new(),
             past: Vec::new(),
+            past_without: Vec::new(),
+            past_seen: Some(0),
         };
         rx.extend(member.number(port.rx, interface, &mut joined.queues));
         capabilities = Some(match capabilities {
@@ -92,6 +94,21 @@ struct Member {
     numbers: Vec<u32>,
     /// The accounts of queues that it had before it was opened again, by these numbers.
     past: Vec<QueueAccount>,
+    /// The same of queues without a number: those that were not requested.
+    past_without: Vec<QueueAccount>,
+    /// What its interface had counted by then; `None` if that is not known, as of a deleted one.
+    past_seen: Option<u64>,
+}
+
+/// Adds the accounts of earlier queues to those with the same number.
+fn add_past(queues: &mut Vec<QueueAccount>, past: &[QueueAccount]) {
+    for past in past {
+        let same = |queue: &&mut QueueAccount| queue.queue_index == past.queue_index;
+        match queues.iter_mut().find(same) {
+            Some(queue) => queue.add(past),
+            None => queues.push(*past),
+        }
+    }
 }
 
 impl Member {
@@ -123,16 +140,12 @@ impl Member {
                 queue.queue_index = *number;
             }
         }
-        let without = account
-            .rx
-            .split_off(account.rx.len().min(self.numbers.len()));
-        for past in &self.past {
-            let is_its = |queue: &&mut QueueAccount| queue.queue_index == past.queue_index;
-            match account.rx.iter_mut().find(is_its) {
-                Some(queue) => queue.add(past),
-                None => account.rx.push(*past),
-            }
-        }
+        let numbered = account.rx.len().min(self.numbers.len());
+        let mut without = account.rx.split_off(numbered);
+        add_past(&mut account.rx, &self.past);
+        add_past(&mut without, &self.past_without);
+        let seen = account.interface_seen.zip(self.past_seen);
+        account.interface_seen = seen.map(|(now, past)| now + past);
         Ok((account, without))
     }
 }
@@ -252,9 +265,15 @@ impl PortControl for Joined {
             let [before, now] = [before.link_type, text.link_type];
             return refuse(format!("its link type was {before} and is {now} now"));
         }
-        if let Ok((past, _)) = member.account() {
-            member.past = past.rx;
-        }
+        let (past, without) = match member.account() {
+            Ok(accounts) => accounts,
+            Err(error) => {
+                return refuse(format!("its counts so far are unknown: {}", error.why()));
+            }
+        };
+        member.past = past.rx;
+        member.past_without = without;
+        member.past_seen = past.interface_seen;
         member.control = port.control;
         Ok(member.number(port.rx, number, &mut self.queues))
     }
@@ -317,5 +336,17 @@ mod tests {
         assert!(all.control.rejoin(2, open("c").0).is_err(), "no such port");
         let mut single = open("d").0;
         assert!(single.control.rejoin(0, open("d").0).is_err());
+    }
+
+    #[test]
+    fn queues_keep_what_was_counted_before() {
+        let row = |queue_index, seen| QueueAccount {
+            queue_index,
+            seen,
+            ..QueueAccount::default()
+        };
+        let mut queues = vec![row(2, 5)];
+        add_past(&mut queues, &[row(2, 7), row(3, 1)]);
+        assert_eq!(queues, [row(2, 12), row(3, 1)]);
     }
 }

@@ -67,12 +67,14 @@ pub const RECEIVE_LEN_MAX: usize = 256 << 10;
 #[derive(Debug)]
 pub struct Netfilter {
     socket: Socket,
-    /// A message with a verdict.
-    verdict: [u8; VERDICT_LEN],
+    /// Number of the queue; 0 for groups.
+    number: u16,
 }
 
-/// Header, fixed part, and an attribute of eight bytes.
+/// A verdict: header, fixed part, and an attribute of eight bytes.
 const VERDICT_LEN: usize = 16 + 4 + 12;
+/// A limit of a queue: the same with an attribute of four bytes.
+const LIMIT_LEN: usize = 16 + 4 + 8;
 
 /// What a receiving call returned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -119,10 +121,10 @@ fn explain(what: String, number: &str, error: &Error) -> Error {
 }
 
 impl Netfilter {
-    fn open(receive_len: usize) -> Result<Self> {
+    fn open(number: u16, receive_len: usize) -> Result<Self> {
         let netfilter = Self {
             socket: Socket::netfilter()?,
-            verdict: [0; VERDICT_LEN],
+            number,
         };
         netfilter.set_buffer(receive_len);
         Ok(netfilter)
@@ -135,7 +137,7 @@ impl Netfilter {
     /// # Errors
     /// `Busy` if another process receives from a group, `Permission` without CAP_NET_ADMIN.
     pub fn log(groups: &[u16], timeout_ms: u32, gathered: u32, buffer: usize) -> Result<Self> {
-        let mut netfilter = Self::open(buffer)?;
+        let mut netfilter = Self::open(0, buffer)?;
         for &group in groups {
             let what = what("nflog", group);
             let config = || {
@@ -169,7 +171,7 @@ impl Netfilter {
     /// # Errors
     /// As [`log`](Self::log).
     pub fn queue(number: u16, buffer: usize) -> Result<Self> {
-        let mut netfilter = Self::open(buffer)?;
+        let mut netfilter = Self::open(number, buffer)?;
         let what = what("nfqueue", number);
         let config = || Message::new(QUEUED | NFQNL_MSG_CONFIG, 0).raw(&head(0, number));
         let mut parameters = COPY_RANGE.to_be_bytes().to_vec();
@@ -187,7 +189,6 @@ impl Netfilter {
             let done = netfilter.socket.request(&what, part);
             done.map_err(|error| explain(what.clone(), &format!("queue {number}"), &error))?;
         }
-        netfilter.prepare_verdict(number);
         // Those that came before everything was set up.
         netfilter.accept_up_to(u32::MAX >> 1)?;
         Ok(netfilter)
@@ -241,39 +242,69 @@ impl Netfilter {
         }
     }
 
-    /// Writes everything of a verdict except the packet's number.
-    fn prepare_verdict(&mut self, number: u16) {
-        let out = &mut self.verdict;
-        out[..4].copy_from_slice(&(VERDICT_LEN as u32).to_ne_bytes());
-        out[4..6].copy_from_slice(&(QUEUED | NFQNL_MSG_VERDICT_BATCH).to_ne_bytes());
-        // A request, without an acknowledgement.
-        out[6..8].copy_from_slice(&1_u16.to_ne_bytes());
-        out[16..20].copy_from_slice(&head(0, number));
-        out[20..22].copy_from_slice(&12_u16.to_ne_bytes());
-        out[22..24].copy_from_slice(&NFQA_VERDICT_HDR.to_ne_bytes());
-        out[24..28].copy_from_slice(&NF_ACCEPT.to_be_bytes());
-    }
-
-    /// Accepts all queued packets up to this one: they continue on their way.
+    /// Accepts all queued packets up to this one: they continue on their way. The kernel compares
+    /// numbers by their signed difference: up to `i32::MAX` further than the oldest one that waits.
     ///
     /// # Errors
     /// `Permission` if this thread no longer has CAP_NET_ADMIN.
-    pub fn accept_up_to(&mut self, id: u32) -> Result<()> {
-        self.verdict[28..].copy_from_slice(&id.to_be_bytes());
+    pub fn accept_up_to(&self, id: u32) -> Result<()> {
+        self.send("accept queued packets", &verdict(self.number, id))
+    }
+
+    /// Lets packets pass that are not queued yet: there is no room for them any more.
+    ///
+    /// # Errors
+    /// As [`accept_up_to`](Self::accept_up_to).
+    pub fn let_new_pass(&self) -> Result<()> {
+        self.send("let packets pass", &limit(self.number, 0))
+    }
+
+    /// Sends a message without waiting for an answer.
+    fn send(&self, what: &str, message: &[u8]) -> Result<()> {
         // SAFETY: the buffer is live and as long as stated.
         let sent = unsafe {
             libc::send(
                 self.socket.as_fd().as_raw_fd(),
-                self.verdict.as_ptr().cast(),
-                self.verdict.len(),
+                message.as_ptr().cast(),
+                message.len(),
                 0,
             )
         };
         if sent < 0 {
-            return Err(Error::last_os("accept queued packets"));
+            return Err(Error::last_os(what));
         }
         Ok(())
     }
+}
+
+/// Writes a message with one attribute to a queue, except the attribute's value, which is the rest
+/// of `out`.
+fn begin(out: &mut [u8], kind: u16, number: u16, attribute: u16) {
+    let len = out.len();
+    out[..4].copy_from_slice(&(len as u32).to_ne_bytes());
+    out[4..6].copy_from_slice(&(QUEUED | kind).to_ne_bytes());
+    // A request, without an acknowledgement.
+    out[6..8].copy_from_slice(&1_u16.to_ne_bytes());
+    out[16..20].copy_from_slice(&head(0, number));
+    out[20..22].copy_from_slice(&(len as u16 - 20).to_ne_bytes());
+    out[22..24].copy_from_slice(&attribute.to_ne_bytes());
+}
+
+/// A message that accepts the packets of a queue up to this one.
+fn verdict(number: u16, id: u32) -> [u8; VERDICT_LEN] {
+    let mut out = [0; VERDICT_LEN];
+    begin(&mut out, NFQNL_MSG_VERDICT_BATCH, number, NFQA_VERDICT_HDR);
+    out[24..28].copy_from_slice(&NF_ACCEPT.to_be_bytes());
+    out[28..].copy_from_slice(&id.to_be_bytes());
+    out
+}
+
+/// A message that sets how many packets of a queue may wait.
+fn limit(number: u16, count: u32) -> [u8; LIMIT_LEN] {
+    let mut out = [0; LIMIT_LEN];
+    begin(&mut out, NFQNL_MSG_CONFIG, number, NFQA_CFG_QUEUE_MAXLEN);
+    out[24..].copy_from_slice(&count.to_be_bytes());
+    out
 }
 
 impl AsFd for Netfilter {
@@ -288,18 +319,24 @@ mod tests {
     use crate::netlink::{attributes, split};
 
     #[test]
-    fn a_verdict_is_a_message_that_accepts() {
-        let Ok(mut netfilter) = Netfilter::open(1 << 16) else {
-            return;
-        };
-        netfilter.prepare_verdict(0x0102);
-        netfilter.verdict[28..].copy_from_slice(&7_u32.to_be_bytes());
-        let all: Vec<_> = split(&netfilter.verdict).collect();
-        let [(kind, body)] = all.as_slice() else {
-            panic!("{all:?}");
-        };
-        assert_eq!((*kind, &body[..4]), (0x0303, &[0, 0, 1, 2][..]));
-        let found: Vec<_> = attributes(&body[4..]).collect();
-        assert_eq!(found, [(2, &[0, 0, 0, 1, 0, 0, 0, 7][..])]);
+    fn messages_to_a_queue_are_a_verdict_and_a_limit() {
+        let cases: [(Vec<u8>, u16, u16, &[u8]); 2] = [
+            (
+                verdict(0x0102, 7).into(),
+                0x0303,
+                2,
+                &[0, 0, 0, 1, 0, 0, 0, 7],
+            ),
+            (limit(0x0102, 9).into(), 0x0302, 3, &[0, 0, 0, 9]),
+        ];
+        for (bytes, kind, attribute, value) in cases {
+            let all: Vec<_> = split(&bytes).collect();
+            let [(found, body)] = all.as_slice() else {
+                panic!("{all:?}");
+            };
+            assert_eq!((*found, &body[..4]), (kind, &[0, 0, 1, 2][..]));
+            let found: Vec<_> = attributes(&body[4..]).collect();
+            assert_eq!(found, [(attribute, value)]);
+        }
     }
 }

@@ -18,6 +18,8 @@ use crate::worker::{self, Ended, Pacing};
 
 /// Interval of attempts to open an input that is gone.
 const RETRY: Duration = Duration::from_millis(250);
+/// Up to this it doubles while the device is there and cannot be opened.
+const RETRY_MAX: Duration = Duration::from_secs(10);
 
 /// States of a [`SharedInput`]: in use; gone, with queues that are still there; gone, to be opened
 /// again.
@@ -219,7 +221,11 @@ impl Mover {
         self.rx.retain(|rx| is_gone(rx) != Some(&true));
         for (is_gone, shared) in inputs.gone.iter().zip(&self.out.shared.inputs) {
             if *is_gone {
-                shared.state.store(CLOSED, Ordering::Release);
+                // One that was opened again, and whose queues were not taken yet, stays open.
+                let (release, relaxed) = (Ordering::Release, Ordering::Relaxed);
+                let _ = shared
+                    .state
+                    .compare_exchange(GONE, CLOSED, release, relaxed);
             }
         }
         self.rx.append(&mut inputs.arrived);
@@ -238,51 +244,76 @@ impl Out {
 /// Opens inputs again.
 pub(super) struct Reopener {
     sources: Vec<Source>,
-    tried_at: Option<Instant>,
-    /// What was reported of each.
-    reported: Vec<String>,
+    /// The attempts for each.
+    attempts: Vec<Attempts>,
+}
+
+/// Attempts to open an input.
+#[derive(Clone, Default)]
+struct Attempts {
+    /// When the next one is due; at once if `None`.
+    due: Option<Instant>,
+    /// How long to wait after one that fails although the device is there.
+    delay: Duration,
+    /// What was reported.
+    reported: String,
+}
+
+impl Attempts {
+    /// Sets when to try next; `is_refused` if the device is there and cannot be opened.
+    fn plan(&mut self, now: Instant, is_refused: bool) {
+        self.delay = match is_refused {
+            true => (self.delay * 2).clamp(RETRY, RETRY_MAX),
+            false => Duration::ZERO,
+        };
+        self.due = Some(now + self.delay.max(RETRY));
+    }
+
+    fn is_due(&self, now: Instant) -> bool {
+        self.due.is_none_or(|due| now >= due)
+    }
 }
 
 impl Reopener {
     pub fn new(sources: Vec<Source>) -> Self {
         Self {
-            tried_at: None,
-            reported: vec![String::new(); sources.len()],
+            attempts: vec![Attempts::default(); sources.len()],
             sources,
         }
     }
 
-    /// Tries to open the inputs that are gone, not more often than every [`RETRY`].
+    /// Tries to open the inputs that are gone, each not more often than every [`RETRY`].
     pub fn run(&mut self, control: &mut dyn PortControl, shared: &Arc<Shared>) {
-        if self.tried_at.is_some_and(|at| at.elapsed() < RETRY) {
-            return;
-        }
         let is_closed = |shared: &SharedInput| shared.state.load(Ordering::Acquire) == CLOSED;
         if !shared.inputs.iter().any(is_closed) {
             return;
         }
-        self.tried_at = Some(Instant::now());
+        let now = Instant::now();
         let sources = (0_u16..).zip(&self.sources);
-        for (((number, source), input), reported) in
-            sources.zip(&shared.inputs).zip(&mut self.reported)
+        for (((number, source), input), attempts) in
+            sources.zip(&shared.inputs).zip(&mut self.attempts)
         {
-            if !is_closed(input) {
+            if !is_closed(input) || !attempts.is_due(now) {
                 continue;
             }
             let port = port::open(&source.name, &source.options);
-            match port.and_then(|port| control.rejoin(number, port)) {
+            let result = port.and_then(|port| control.rejoin(number, port));
+            // Otherwise it is not back.
+            let is_there = |error: &Error| error.kind() != ErrorKind::NotFound;
+            attempts.plan(now, result.as_ref().is_err_and(is_there));
+            match result {
                 Ok(queues) => {
-                    reported.clear();
+                    attempts.reported.clear();
+                    let mut arrived = lock(&shared.arrived);
+                    // Under the lock: whoever takes the queues sees that the input is open.
                     input.state.store(OPEN, Ordering::Relaxed);
-                    lock(&shared.arrived).push((number, queues));
+                    arrived.push((number, queues));
                     shared.has_arrived.store(true, Ordering::Release);
                 }
-                // It is not back.
-                Err(error) if error.kind() == ErrorKind::NotFound => {}
-                Err(error) => {
+                Err(error) if is_there(&error) => {
                     let text = format!("cannot be opened again: {}", error.why());
-                    if *reported != text {
-                        reported.clone_from(&text);
+                    if attempts.reported != text {
+                        attempts.reported.clone_from(&text);
                         lock(&shared.events).push(Event::Input {
                             port: source.name.clone(),
                             text,
@@ -290,7 +321,30 @@ impl Reopener {
                         });
                     }
                 }
+                Err(_) => {}
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn refused_inputs_are_tried_less_and_less_often() {
+        let now = Instant::now();
+        let mut attempts = Attempts::default();
+        assert!(attempts.is_due(now));
+        let mut waits = |is_refused| {
+            attempts.plan(now, is_refused);
+            let due = attempts.due.unwrap();
+            assert!(attempts.is_due(due) && !attempts.is_due(now));
+            (due - now).as_millis()
+        };
+        let refused = [true; 8].map(&mut waits);
+        let expected = [250, 500, 1000, 2000, 4000, 8000, 10_000, 10_000];
+        assert_eq!(refused, expected);
+        assert_eq!([false, false, true].map(&mut waits), [250; 3]);
     }
 }

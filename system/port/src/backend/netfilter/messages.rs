@@ -16,7 +16,6 @@ const ATTRIBUTE_LEN: usize = 4;
 
 /// Attributes of a logged packet (`NFULA_`).
 const LOG_TIME: u16 = 3;
-const LOG_PAYLOAD: u16 = 9;
 const LOG_NUMBER: u16 = 12;
 /// Attributes of a queued packet (`NFQA_`).
 const QUEUE_HEADER: u16 = 1;
@@ -88,7 +87,7 @@ fn number(value: &[u8]) -> Option<u32> {
 /// of another kind.
 ///
 /// # Errors
-/// A message that has no packet.
+/// A message without a number, or without a queued packet.
 pub(super) fn find(
     kind: Kind,
     message: u16,
@@ -117,14 +116,14 @@ fn place_of(body: &[u8], value: &[u8]) -> Range<usize> {
     start..start + value.len()
 }
 
-/// A logged packet is its message, without the number that the kernel was asked for.
+/// A logged packet is its message, without the number that the kernel was asked for. A rule can
+/// log no bytes of the packet: the message then has only the other attributes.
 fn logged(body: &mut [u8]) -> Option<Found> {
     let mut found = Found::default();
-    let (mut has_packet, mut numbered) = (false, None);
+    let mut numbered = None;
     for (kind, value) in attributes(&body[HEAD_LEN..]) {
         match kind {
             LOG_TIME => found.time_ns = time_ns(value),
-            LOG_PAYLOAD => has_packet = true,
             LOG_NUMBER if value.len() == 4 => {
                 numbered = number(value).map(|it| (it, place_of(body, value)));
             }
@@ -139,7 +138,7 @@ fn logged(body: &mut [u8]) -> Option<Found> {
     found.number = number;
     found.place = len..body.len();
     found.wire_len = found.place.len() as u32;
-    has_packet.then_some(found)
+    Some(found)
 }
 
 /// A queued packet is the value of an attribute.
@@ -197,12 +196,17 @@ mod tests {
         assert_eq!((found.number, found.group), (0x102, 5));
         assert_eq!((found.time_ns, found.wire_len), (7_000_009_000, 60));
         assert_eq!(find(Kind::Log, QUEUED, &mut bytes, place), Ok(None));
-        // Without a packet, and without a number.
-        for parts in [&numbered[..3], &[before[0], packet]] {
-            let mut bytes = message(parts);
-            let place = 0..bytes.len();
-            assert_eq!(find(Kind::Log, LOGGED, &mut bytes, place), Err(()));
-        }
+        // Of a rule that logs no bytes.
+        let mut bytes = message(&numbered[..3]);
+        let place = 0..bytes.len();
+        let found = find(Kind::Log, LOGGED, &mut bytes, place);
+        let found = found.unwrap().unwrap();
+        assert_eq!(bytes[found.place.clone()], message(&before));
+        assert_eq!((found.number, found.wire_len), (0x102, 32));
+        // Without a number.
+        let mut bytes = message(&[before[0], packet]);
+        let place = 0..bytes.len();
+        assert_eq!(find(Kind::Log, LOGGED, &mut bytes, place), Err(()));
     }
 
     #[test]

@@ -7,7 +7,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use ring::slot::Slot;
 use ring::{Frame, Pool};
@@ -29,8 +29,8 @@ const MEMORY_LEN: usize = 4 * RECEIVE_LEN_MAX;
 /// Reports of a full buffer that are read at once.
 const OVERRUN_COUNT_MAX: u32 = 64;
 
-/// Calls by which queued packets are accepted at the end.
-const LAST_CALLS_MAX: u32 = 1024;
+/// The kernel's timer for logged packets counts hundredths of a second, and is late by ticks.
+const TIMER_SLACK: Duration = Duration::from_millis(20);
 
 pub(super) struct Rx {
     netfilter: Netfilter,
@@ -46,6 +46,12 @@ pub(super) struct Rx {
     borrowed: usize,
     /// The next number of each group.
     next: Vec<(u16, u32)>,
+    /// The last queued packet that was accepted.
+    accepted: u32,
+    /// How long the kernel may gather packets before it hands them over.
+    gathering: Duration,
+    /// When nothing more was in the socket for the first time after the intake was stopped.
+    stopped_at: Option<Instant>,
     /// Whether everything was received that was there when the intake was stopped.
     is_over: bool,
     keep: Keep,
@@ -73,6 +79,14 @@ impl Rx {
             waiting: VecDeque::new(),
             borrowed: 0,
             next: Vec::with_capacity(GROUP_COUNT_MAX),
+            accepted: 0,
+            gathering: match kind {
+                Kind::Log if !options.immediate => {
+                    options.block_timeout.saturating_add(TIMER_SLACK)
+                }
+                _ => Duration::ZERO,
+            },
+            stopped_at: None,
             is_over: false,
             keep,
             shared,
@@ -92,15 +106,25 @@ impl Rx {
                 Received::Overrun if overruns < OVERRUN_COUNT_MAX => overruns += 1,
                 Received::Overrun => break,
                 Received::Nothing => {
-                    self.is_over = self.shared.is_stopped.load(Ordering::Acquire);
+                    self.check_end();
                     break;
                 }
             }
         }
         // They are copied: those that wait for a verdict continue.
-        match (self.kind, self.waiting.back()) {
-            (Kind::Queue, Some(last)) => self.netfilter.accept_up_to(last.number),
-            _ => Ok(()),
+        if let (Kind::Queue, Some(last)) = (self.kind, self.waiting.back()) {
+            self.netfilter.accept_up_to(last.number)?;
+            self.accepted = last.number;
+        }
+        Ok(())
+    }
+
+    /// Nothing is in the socket: after a stop that is the end, once what the kernel had gathered by
+    /// then has arrived.
+    fn check_end(&mut self) {
+        if self.shared.is_stopped.load(Ordering::Acquire) {
+            let since = self.stopped_at.get_or_insert_with(Instant::now);
+            self.is_over = since.elapsed() >= self.gathering;
         }
     }
 
@@ -143,6 +167,12 @@ impl Rx {
         let waiting = self.waiting.len() as u64;
         self.shared.waiting.store(waiting, Ordering::Relaxed);
     }
+}
+
+/// The number up to which all packets are accepted of which the last accepted one is this: the
+/// kernel takes the difference of numbers as signed.
+fn all_behind(accepted: u32) -> u32 {
+    accepted.wrapping_add(i32::MAX.cast_unsigned())
 }
 
 /// Packets of the same group or queue between the last one and this one.
@@ -219,7 +249,10 @@ impl RxBackend for Rx {
         }
         let mut wanted = [Wanted::readable(&self.netfilter)];
         poll::wait(&mut wanted, timeout)?;
-        Ok(match wanted[0].is_ready() && !self.is_over {
+        // What the kernel is still gathering may take longer than one wait.
+        let is_gathering = self.stopped_at.is_some() && !timeout.is_zero();
+        let may_come = wanted[0].is_ready() || is_gathering;
+        Ok(match may_come && !self.is_over {
             true => Ready::Packets,
             false => Ready::Timeout,
         })
@@ -236,6 +269,10 @@ impl RxBackend for Rx {
     fn pool(&self) -> Option<&Pool> {
         self.keep.pool()
     }
+
+    fn gathers(&self) -> bool {
+        !self.gathering.is_zero()
+    }
 }
 
 impl Drop for Rx {
@@ -244,21 +281,29 @@ impl Drop for Rx {
         if self.kind != Kind::Queue {
             return;
         }
-        let memory = &mut self.memory;
-        for _ in 0..LAST_CALLS_MAX {
-            match self.netfilter.receive(memory) {
-                Ok(Received::Nothing) | Err(_) => break,
-                Ok(_) => {}
-            }
-        }
-        // Whatever its number is. Without the right to, nothing can be done.
-        let _ = self.netfilter.accept_up_to(u32::MAX >> 1);
+        // In this order, so that none is queued behind the verdict. Without the capability, nothing
+        // can be done.
+        let _ = self.netfilter.let_new_pass();
+        let _ = self.netfilter.accept_up_to(all_behind(self.accepted));
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn all_packets_behind_the_last_one_are_accepted() {
+        // As `nfq_id_after` of the kernel.
+        let is_after = |id: u32, max: u32| id.wrapping_sub(max).cast_signed() > 0;
+        for accepted in [0, 1, 1 << 31, (1 << 31) + 5, u32::MAX - 3, u32::MAX] {
+            let max = all_behind(accepted);
+            for next in [1, 2, 1 << 20, 1 << 30, i32::MAX.cast_unsigned()] {
+                let id = accepted.wrapping_add(next);
+                assert!(!is_after(id, max), "{accepted} {next}");
+            }
+        }
+    }
 
     #[test]
     fn numbers_show_what_was_left_out() {

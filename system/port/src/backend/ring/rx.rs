@@ -85,10 +85,10 @@ impl Rx {
     #[cold]
     fn lost(&self) -> Error {
         let what = format!("receive from ring:{}", self.cluster);
-        let why = "the inputs of the cluster are gone";
+        let why = "a device that the cluster needs is gone";
         Error::new(ErrorKind::Gone, what, why).with_hint(format!(
-            "start it again when they are back (barewire cluster run --name {}), then start this \
-             program again",
+            "start the cluster again when the device is back (barewire cluster run --name {}), \
+             then start this program again",
             self.cluster
         ))
     }
