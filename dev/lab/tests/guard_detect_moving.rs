@@ -14,8 +14,8 @@ use serde_json::Value;
 use crate::guard_detect::{event, line};
 use crate::guard_flood::{PORT, connect, guard, serve, stop};
 
-/// Short times, and a rate that a busy machine reaches. The end takes longer: between two shapes the
-/// flood pauses, on a busy machine for seconds.
+/// Short times, and a rate that a busy machine reaches. The end takes longer: between two shapes
+/// the flood pauses, on a busy machine for seconds.
 const SETTINGS: &[&str] = &[
     "--detect",
     "install",

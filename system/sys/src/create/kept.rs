@@ -2,8 +2,9 @@
 //!
 //! A slip on the command line (two arguments swapped, one name given twice) must not destroy the
 //! file that the command was to read. Like the umask, this holds for the whole process, and applies
-//! wherever it creates a file: an output cannot forget it. Files are compared by device and inode,
-//! so that links and rotated names are recognized. A program that names no inputs here is not
+//! wherever it creates a file: an output cannot forget it. Files are compared by device, inode and
+//! time of birth, so that links and rotated names are recognized, and a new file with the inode of
+//! a deleted input is none. A program that names no inputs here is not
 //! affected.
 
 use std::collections::BTreeSet;
@@ -14,9 +15,13 @@ use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::sync::{PoisonError, RwLock};
+use std::time::SystemTime;
 
-/// Device and inode of each input.
-static INPUTS: RwLock<BTreeSet<(u64, u64)>> = RwLock::new(BTreeSet::new());
+/// Device, inode and time of birth of a file; no time where the file system keeps none.
+type Identity = (u64, u64, Option<SystemTime>);
+
+/// Each input.
+static INPUTS: RwLock<BTreeSet<Identity>> = RwLock::new(BTreeSet::new());
 
 /// The error of an output that is also an input.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -77,18 +82,46 @@ pub fn check_open_output(file: &impl AsFd) -> io::Result<()> {
 /// Whether it is one of the inputs.
 pub(super) fn is_kept(data: &Metadata) -> bool {
     let inputs = INPUTS.read().unwrap_or_else(PoisonError::into_inner);
-    inputs.contains(&(data.dev(), data.ino()))
+    inputs.contains(&identity(data))
 }
 
 fn keep(data: &Metadata) {
     if data.is_file() {
         let mut inputs = INPUTS.write().unwrap_or_else(PoisonError::into_inner);
-        inputs.insert((data.dev(), data.ino()));
+        inputs.insert(identity(data));
     }
+}
+
+fn identity(data: &Metadata) -> Identity {
+    (data.dev(), data.ino(), data.created().ok())
 }
 
 fn metadata_of(file: &impl AsFd) -> Option<Metadata> {
     // The kernel's link to the open file, whatever its names are now.
     let fd = file.as_fd().as_raw_fd();
     std::fs::metadata(format!("/proc/self/fd/{fd}")).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_new_file_with_the_inode_of_a_deleted_input_is_none() {
+        let name = format!("barewire-kept-inode-{}", std::process::id());
+        let path = std::env::temp_dir().join(name);
+        let mut kept = BTreeSet::new();
+        // Most file systems give an inode again soon.
+        for _ in 0..50 {
+            std::fs::write(&path, "x").unwrap();
+            let data = std::fs::metadata(&path).unwrap();
+            let is_new = kept.insert(data.ino());
+            if data.created().is_ok() {
+                assert!(!is_kept(&data), "a new file, its inode is new: {is_new}");
+            }
+            keep_input(&path);
+            assert!(is_kept(&data));
+            std::fs::remove_file(&path).unwrap();
+        }
+    }
 }
