@@ -20,20 +20,10 @@ const COUNT: u64 = 40;
 /// What root starts with.
 const LEAST: &str = "--bounding-set=-all,+net_admin,+net_raw,+bpf";
 
-/// Memory that may be locked: as much as their rings need, on every machine.
-const LOCKED: &str = "--memlock=67108864";
-
-/// What [`start`] needs.
-fn ready() -> Result<(), skip::Missing> {
-    skip::lab()?;
-    skip::program("prlimit", "util-linux")?;
-    skip::program("setpriv", "util-linux")
-}
-
 /// Starts `barewire` with these capabilities alone; `{}` in an argument is the end's interface.
 fn start(end: &End, args: &[&str]) -> Process {
-    let mut command = end.ns.command("prlimit");
-    command.args([LOCKED, "setpriv", LEAST]);
+    let mut command = end.ns.command("setpriv");
+    command.arg(LEAST);
     command.arg(barewire().unwrap());
     command.args(args.iter().map(|arg| arg.replace("{}", &end.ifname)));
     Process::spawn(&mut command).unwrap()
@@ -59,7 +49,7 @@ fn effective(process: &Process, name: &str) -> u64 {
 
 #[test]
 fn ports_are_read_with_the_documented_capabilities() {
-    require!(ready());
+    require!(skip::lab(), skip::program("setpriv", "util-linux"));
     for port in [
         "{}",
         "afpacket:{}?tap=tpacket",
@@ -94,7 +84,7 @@ fn ports_are_read_with_the_documented_capabilities() {
 
 #[test]
 fn a_guard_drops_with_the_documented_capabilities() {
-    require!(ready());
+    require!(skip::lab(), skip::program("setpriv", "util-linux"));
     for hook in ["xdp", "tc"] {
         let pair = Veth::new().create().unwrap();
         let args = [
@@ -120,7 +110,7 @@ fn a_guard_drops_with_the_documented_capabilities() {
 
 #[test]
 fn packets_are_sent_with_the_documented_capabilities() {
-    require!(ready());
+    require!(skip::lab(), skip::program("setpriv", "util-linux"));
     for port in ["{}", "afxdp:{}?ring=512"] {
         let pair = Veth::new().create().unwrap();
         let listener = receiver(&pair.right);

@@ -161,6 +161,8 @@ const NOT_RUN: &[(&str, &str)] = &[
 /// Commands that run until stopped, by their start, and their output once running.
 const UNTIL_ENDED: &[(&str, &str)] = &[
     ("barewire capture eth0", "listening on"),
+    ("barewire capture nflog:", "listening on"),
+    ("barewire flows nfqueue:", "nfqueue"),
     ("barewire flows eth0", "eth0"),
     ("barewire flows afxdp:eth0", "eth0"),
     ("barewire forward", "forwarding"),
