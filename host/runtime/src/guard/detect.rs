@@ -247,9 +247,9 @@ impl Detection {
     /// Follows the handshake of a chosen connection.
     fn follow(&mut self, segment: &Segment, tags: u8, ip: &[u8]) {
         if segment.is_syn() {
-            self.half_open.syn(segment.flow, tags, ip);
+            self.half_open.syn(segment, tags, ip);
         } else if segment.has_ack()
-            && let Some(syn) = self.half_open.ack(&segment.flow)
+            && let Some(syn) = self.half_open.ack(segment)
         {
             self.connected.add(syn.tags, &syn.ip);
             let signature = signature(&syn.ip);

@@ -6,7 +6,7 @@ use std::net::IpAddr;
 use ::guard::detect::Handshakes;
 
 use super::key::Place;
-use super::segment::Flow;
+use super::segment::{Flow, Segment};
 use crate::filter::derive::Sample;
 
 /// Maximum number of SYNs that wait for their ACK.
@@ -21,6 +21,8 @@ const NORMAL_SHARE: f64 = 0.125;
 
 /// The SYN of a connection.
 pub(super) struct Syn {
+    /// The sequence number after it.
+    next: u32,
     destination: IpAddr,
     pub(super) tags: u8,
     pub(super) ip: Vec<u8>,
@@ -32,6 +34,9 @@ struct Tally {
     abandoned: u32,
     completed: u32,
 }
+
+/// How many bytes a client may have sent by the first of its segments that was sampled.
+const SENT_MAX: u32 = 1 << 20;
 
 /// Follows handshakes.
 pub(super) struct HalfOpen {
@@ -50,17 +55,25 @@ impl HalfOpen {
         }
     }
 
-    pub(super) fn syn(&mut self, flow: Flow, tags: u8, ip: &[u8]) {
-        self.handshakes.syn(flow, || Syn {
-            destination: flow.destination,
+    pub(super) fn syn(&mut self, segment: &Segment, tags: u8, ip: &[u8]) {
+        self.handshakes.syn(segment.flow, || Syn {
+            next: segment.sequence.wrapping_add(1),
+            destination: segment.flow.destination,
             tags,
             ip: ip.to_vec(),
         });
     }
 
     /// Returns the SYN of a connection that is now complete.
-    pub(super) fn ack(&mut self, flow: &Flow) -> Option<Syn> {
-        let syn = self.handshakes.ack(flow)?;
+    ///
+    /// Its numbers continue those of the SYN (RFC 9293, section 3.5): a host also acknowledges, with
+    /// the numbers of a connection that it has closed, what answers a forged SYN from its port.
+    pub(super) fn ack(&mut self, segment: &Segment) -> Option<Syn> {
+        let syn = self.handshakes.ack(&segment.flow)?;
+        if segment.sequence.wrapping_sub(syn.next) > SENT_MAX {
+            self.handshakes.syn(segment.flow, || syn);
+            return None;
+        }
         self.tallies.entry(syn.destination).or_default().completed += 1;
         Some(syn)
     }

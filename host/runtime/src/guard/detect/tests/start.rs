@@ -36,6 +36,8 @@ fn client_syn(number: u32) -> Vec<u8> {
 /// A segment with ACK of the client with this number.
 fn client_ack(number: u32, payload: usize) -> Vec<u8> {
     let mut packet = client_syn(number);
+    let next = u32::from_be_bytes(*packet[38..].first_chunk().unwrap()).wrapping_add(1);
+    packet[38..42].copy_from_slice(&next.to_be_bytes());
     packet[47] = 0x10;
     packet.extend(vec![7; payload]);
     packet
@@ -178,6 +180,24 @@ fn a_busy_server_has_no_half_open_connections() {
         start.packets(200, client_syn);
         assert_eq!(start.tick(), []);
     }
+}
+
+/// A host answers, as the numbers of a closed connection say, what a SYN from its port has caused.
+#[test]
+fn acknowledgments_of_other_connections_complete_no_handshake() {
+    let mut start = Start::new("least=200/s,most=1M/s,warm-up=60s,begin=1s");
+    let mut steps = Vec::new();
+    for _ in 0..4 {
+        for _ in 0..4_000 {
+            start.number += 1;
+            let mut ack = client_ack(start.number, 0);
+            ack[38] ^= 0x80;
+            start.packet(&client_syn(start.number));
+            start.packet(&ack);
+        }
+        steps.extend(start.tick());
+    }
+    assert_eq!(words(&steps)[0], "begins", "{steps:?}");
 }
 
 #[test]
