@@ -67,7 +67,8 @@ impl HalfOpen {
     /// Returns the SYN of a connection that is now complete.
     ///
     /// Its numbers continue those of the SYN (RFC 9293, section 3.5): a host also acknowledges,
-    /// with the numbers of a connection that it has closed, what answers a forged SYN from its port.
+    /// with the numbers of a connection that it has closed, what answers a forged SYN from one of
+    /// its ports.
     pub(super) fn ack(&mut self, segment: &Segment) -> Option<Syn> {
         let syn = self.handshakes.ack(&segment.flow)?;
         if segment.sequence.wrapping_sub(syn.next) > SENT_MAX {
