@@ -22,7 +22,7 @@ impl Drop for Ending<'_> {
 const REST: Duration = Duration::from_secs(1);
 
 /// Runs `body`, and meanwhile calls `each` for every packet that arrives at the socket, in another
-/// thread: until nothing has arrived for a moment after its end, at most [`REST`]. Errors of the
+/// thread: until nothing has arrived for a moment after its end, at most a second. Errors of the
 /// socket are ignored: it reports one when the interface is set down.
 pub fn packets<T>(raw: &Raw, mut each: impl FnMut(&[u8]) + Send, body: impl FnOnce() -> T) -> T {
     let over = AtomicBool::new(false);
