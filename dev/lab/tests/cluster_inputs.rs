@@ -72,7 +72,7 @@ fn wait_down(cluster: &Cluster, row: &Inline, name: &str, port: &str) {
 /// One of two inputs is deleted: packets of the other one still arrive. It is made again, and is
 /// received from again. All are deleted: the cluster and its readers end with code 4.
 #[test]
-fn a_cluster_goes_on_without_an_input_and_takes_it_back() {
+fn a_cluster_continues_without_an_input_and_takes_it_back() {
     lab::require!(skip::lab());
     const COUNT: u64 = 300;
     for (scheme, queues) in [("afpacket", ""), ("afpacket", "?queues=2"), ("afxdp", "")] {

@@ -137,17 +137,22 @@ fn check(socket: &Raw) {
     assert!(numbers.into_iter().eq(0..COUNT));
 }
 
+/// A sender at A, a receiver at B, and packets between them.
+fn ends(row: &Inline) -> (Raw, Raw, Udp) {
+    let (a, b) = (row.a(), row.b());
+    let from = a.ns.run(|| Raw::sender(&a.ifname)).unwrap().unwrap();
+    let to = b.ns.run(|| Raw::open(&b.ifname)).unwrap().unwrap();
+    (from, to, Udp::between(a, b))
+}
+
 #[test]
 fn the_last_received_packet_is_sent_to_another_interface() {
     require!(skip::lab(), skip::program("python3", "python3"));
     let dropin = Dropin::pfring().unwrap();
     let row = Inline::new(&Veth::new()).unwrap();
-    let (a, b) = (row.a(), row.b());
-    let from = a.ns.run(|| Raw::sender(&a.ifname)).unwrap().unwrap();
-    let to = b.ns.run(|| Raw::open(&b.ifname)).unwrap().unwrap();
+    let (from, to, udp) = ends(&row);
     let mut bridge = program(&row, &dropin, BRIDGE);
     bridge.wait_stdout("ready", LIMIT).unwrap();
-    let udp = Udp::between(a, b);
     for number in 0..COUNT {
         from.send(&udp.build(number, packet_len(number))).unwrap();
     }
@@ -161,12 +166,9 @@ fn received_packets_go_to_a_reflector_and_arrive_in_bursts() {
     require!(skip::lab(), skip::program("python3", "python3"));
     let dropin = Dropin::pfring().unwrap();
     let row = Inline::new(&Veth::new()).unwrap();
-    let (a, b) = (row.a(), row.b());
-    let from = a.ns.run(|| Raw::sender(&a.ifname)).unwrap().unwrap();
-    let to = b.ns.run(|| Raw::open(&b.ifname)).unwrap().unwrap();
+    let (from, to, udp) = ends(&row);
     let mut reader = program(&row, &dropin, REFLECTOR);
     reader.wait_stdout("ready", LIMIT).unwrap();
-    let udp = Udp::between(a, b);
     for number in 0..COUNT {
         from.send(&udp.build(number, packet_len(number))).unwrap();
     }

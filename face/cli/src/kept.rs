@@ -143,7 +143,7 @@ fn refuse_equal(outputs: &[PathBuf]) -> Result<()> {
             && !seen.insert(identity)
         {
             let what = format!("write {}", path.display());
-            let why = "two outputs have this name, and each would overwrite the other";
+            let why = "two outputs are this file, and each would overwrite the other";
             return Err(Error::new(ErrorKind::InvalidInput, what, why)
                 .with_hint("give each output a file of its own"));
         }

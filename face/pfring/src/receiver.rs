@@ -117,11 +117,8 @@ impl Receiver {
             ..
         } = self;
         let mut rules = terms.active();
-        let advance = reader.advance(|packet| {
-            let is_wanted = terms.selects(packet, selected, &mut rules);
-            *skipped += u32::from(is_wanted);
-            is_wanted && *skipped >= selected.sampling
-        })?;
+        let advance =
+            reader.advance(|packet| terms.samples(packet, selected, &mut rules, skipped))?;
         let is_found = advance == Advance::Found;
         if is_found {
             *skipped = 0;
@@ -140,11 +137,8 @@ impl Receiver {
             ..
         } = self;
         let mut rules = terms.active();
-        let is_found = reader.advance_within(|packet| {
-            let is_wanted = terms.selects(packet, selected, &mut rules);
-            *skipped += u32::from(is_wanted);
-            is_wanted && *skipped >= selected.sampling
-        });
+        let is_found =
+            reader.advance_within(|packet| terms.samples(packet, selected, &mut rules, skipped));
         if is_found {
             *skipped = 0;
         }
@@ -291,6 +285,19 @@ impl Terms {
                 Some((table, now_ns)) => self.passes(packet, table, *now_ns),
                 None => true,
             }
+    }
+
+    /// Whether a packet is selected, and is the one of a sample after so many were skipped.
+    fn samples(
+        &self,
+        packet: &Packet<'_>,
+        by: &Selected,
+        rules: &mut Active<'_>,
+        skipped: &mut u32,
+    ) -> bool {
+        let is_wanted = self.selects(packet, by, rules);
+        *skipped += u32::from(is_wanted);
+        is_wanted && *skipped >= by.sampling
     }
 
     /// Whether a packet is in this VLAN by its outer tag; without a tag it is in 0.

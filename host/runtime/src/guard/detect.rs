@@ -361,14 +361,12 @@ impl Detection {
 
     /// Counts SYNs that no ACK has followed.
     fn count_half_open(&mut self) {
-        let mut places = self.half_open.tick(self.lost_share);
-        // What is of a flood does not count for a wider place.
-        let floods = &self.floods;
-        places.retain(|(place, _)| {
-            let key = Key::HalfOpen(*place);
-            !floods.iter().any(|flood| key.is_wider(&flood.key))
-        });
-        for (place, count) in places {
+        let place_of = |flood: &Flood| match flood.key {
+            Key::HalfOpen(place) => Some(place),
+            _ => None,
+        };
+        let flooded: Vec<Place> = self.floods.iter().filter_map(place_of).collect();
+        for (place, count) in self.half_open.tick(self.lost_share, &flooded) {
             let count = u64::from(count) * u64::from(self.choice.one_in());
             let has_place = self.abnormal.add_key(&Key::HalfOpen(place), count);
             // Those of a network and the interface are the same connections.

@@ -232,17 +232,18 @@ fn rules() -> Vec<(String, Rule)> {
     rules
 }
 
-struct Random(u64);
+/// Random numbers (xorshift*).
+pub(super) struct Random(pub(super) u64);
 
 impl Random {
-    fn below(&mut self, end: usize) -> usize {
+    pub(super) fn below(&mut self, end: usize) -> usize {
         self.0 ^= self.0 << 13;
         self.0 ^= self.0 >> 7;
         self.0 ^= self.0 << 17;
         (self.0.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 33) as usize % end
     }
 
-    fn pick<T: Copy>(&mut self, list: &[T]) -> T {
+    pub(super) fn pick<T: Copy>(&mut self, list: &[T]) -> T {
         list[self.below(list.len())]
     }
 

@@ -1,5 +1,6 @@
 //! Tests of packets in tunnels: the packet inside gives the same verdict as the packet alone.
 
+use super::tests_extended::Random;
 use super::*;
 use bpf::vm_cbpf;
 
@@ -234,20 +235,7 @@ fn outers(protocol: u8, payload: &[u8]) -> Vec<Vec<u8>> {
     ]
 }
 
-struct Random(u64);
-
 impl Random {
-    fn below(&mut self, end: usize) -> usize {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        (self.0.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 33) as usize % end
-    }
-
-    fn pick<T: Copy>(&mut self, list: &[T]) -> T {
-        list[self.below(list.len())]
-    }
-
     /// An IP packet with values that the expressions test.
     fn ip(&mut self) -> Vec<u8> {
         let protocol = self.pick(&[6, 6, 17, 17, 1, 132]);

@@ -111,8 +111,10 @@ mod tests {
         let name = format!("barewire-kept-inode-{}", std::process::id());
         let path = std::env::temp_dir().join(name);
         let mut kept = BTreeSet::new();
-        // Most file systems give an inode again soon.
-        for _ in 0..50 {
+        // Most file systems give an inode again soon. Times of birth may have the resolution of a
+        // clock tick.
+        for _ in 0..10 {
+            std::thread::sleep(std::time::Duration::from_millis(20));
             std::fs::write(&path, "x").unwrap();
             let data = std::fs::metadata(&path).unwrap();
             let is_new = kept.insert(data.ino());

@@ -81,8 +81,9 @@ impl HalfOpen {
 
     /// Ends an interval in which this share of the sampled packets was lost, and with them ACKs.
     /// Returns the number of abandoned SYNs for each address, network and all addresses, where they
-    /// are more than normal.
-    pub(super) fn tick(&mut self, lost_share: f64) -> Vec<(Place, u32)> {
+    /// are more than normal. What belongs to one of the `flooded` places does not count for a wider
+    /// one.
+    pub(super) fn tick(&mut self, lost_share: f64, flooded: &[Place]) -> Vec<(Place, u32)> {
         let mut kept = Sample::new(KEPT_MAX);
         for syn in self.handshakes.tick() {
             self.tallies.entry(syn.destination).or_default().abandoned += 1;
@@ -98,6 +99,9 @@ impl HalfOpen {
                 let sum = places.entry(place).or_default();
                 sum.abandoned += tally.abandoned;
                 sum.completed += tally.completed;
+                if flooded.contains(&place) {
+                    break;
+                }
             }
         }
         let is_excess = |tally: &Tally| {

@@ -182,6 +182,35 @@ fn a_busy_server_has_no_half_open_connections() {
     }
 }
 
+/// A SYN to one of 65,536 addresses.
+fn spread_syn(number: u32) -> Vec<u8> {
+    let mut packet = syn(number);
+    let [.., high, low] = number.wrapping_mul(0x9e37_79b9).to_be_bytes();
+    packet[30..34].copy_from_slice(&[198, 51, high, low]);
+    packet
+}
+
+#[test]
+fn a_flood_of_one_host_hides_no_other_one() {
+    let mut start = Start::new("least=1000/s,most=1M/s,warm-up=60s,begin=1s");
+    let mut begun = Vec::new();
+    for second in 0..12 {
+        start.packets(3_000, syn);
+        if second >= 4 {
+            start.packets(15_000, spread_syn);
+        }
+        let steps = start.tick();
+        begun.extend(steps.into_iter().filter_map(|step| match step {
+            Step::Begins(rates) => Some(rates.of),
+            _ => None,
+        }));
+    }
+    // More addresses than are tracked may be a flood of packets to others as well.
+    let expected = ["192.0.2.1", "all addresses"];
+    let expected = expected.map(|of| format!("half-open connections to {of}"));
+    assert_eq!(begun[..2], expected);
+}
+
 /// A host answers, as the numbers of a closed connection say, what a SYN from its port has caused.
 #[test]
 fn acknowledgments_of_other_connections_complete_no_handshake() {
